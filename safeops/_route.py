@@ -1,0 +1,55 @@
+"""Which of the three ways a call takes, and why: the only place that decides.
+
+kernel     plain eager tensors: the autograd Function with the compiled kernels
+formulas   compile, export, subclasses, other devices, no kernels: the same Function with the
+           torch formulas
+composite  a functorch transform or a forward-mode level: differentiable torch operations
+
+The private names of torch that this needs are all here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch._C import _are_functorch_transforms_active as _functorch_active
+from torch._C import _get_tracing_state as _tracing_state
+from torch.autograd import forward_ad as _forward_ad
+from torch.compiler import is_compiling
+
+from . import _extension
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_KERNEL_DTYPES = frozenset(DTYPES)
+
+
+def transforms_active() -> bool:
+    """True inside torch.func transforms, forward-mode AD and torch.jit.trace."""
+    return (
+        _functorch_active() or _forward_ad._current_level >= 0 or _tracing_state() is not None
+    )
+
+
+def why_not_kernel(*tensors: torch.Tensor) -> str | None:
+    """None if a safeops op called on these tensors now would run its kernel, else the reason.
+
+    >>> import safeops, torch
+    >>> safeops.why_not_kernel(torch.ones(2, dtype=torch.complex64)) is None
+    False
+    """
+    if _extension.reason is not None:
+        return _extension.reason
+    if is_compiling():
+        return "under torch.compile and torch.export the torch formulas are fused instead"
+    if transforms_active():
+        return "inside a torch.func transform, forward-mode AD or a jit trace"
+    for tensor in tensors:
+        if type(tensor) not in _PLAIN:
+            return f"{type(tensor).__name__} is not a plain torch.Tensor"
+        if tensor.dtype not in _KERNEL_DTYPES:
+            return f"no kernel for {tensor.dtype}"
+        if not tensor.is_cpu:
+            return f"no kernel for device {tensor.device}"
+        if tensor.layout is not torch.strided:
+            return f"no kernel for {tensor.layout}"
+    return None

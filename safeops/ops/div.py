@@ -1,0 +1,144 @@
+"""safe_div: division that is defined where the denominator is zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._elementwise import COMPUTE, Elementwise, as_floating, cached, check, number, positive
+
+_DEFAULT: Any = object()
+
+
+def _guarded(y: Tensor, bound: float) -> Tensor:
+    return (y.abs() < bound) | (y == 0)
+
+
+def _held(y: Tensor, bound: float, hold: float) -> Tensor:
+    """y, with guarded elements moved to where the division is defined."""
+    outside = torch.where(torch.signbit(y), -bound, bound).to(y.dtype) if hold else 1.0
+    return torch.where(_guarded(y, bound), outside, y)
+
+
+def _value(x: Tensor, y: Tensor, bound: float, fill: float, hold: float) -> Tensor:
+    quotient = x / _held(y, bound, hold)
+    if hold:
+        return quotient
+    hidden = torch.where(x.isnan(), torch.nan, fill).to(x.dtype)
+    return torch.where(_guarded(y, bound), hidden, quotient)
+
+
+def _gradient_x(grad: Tensor, y: Tensor, bound: float, fill: float, hold: float) -> Tensor:
+    quotient = grad / _held(y, bound, hold)
+    return quotient if hold else torch.where(_guarded(y, bound), 0.0, quotient)
+
+
+def _gradient_y(
+    grad: Tensor, x: Tensor, y: Tensor, bound: float, fill: float, hold: float
+) -> Tensor:
+    guarded = _guarded(y, bound)
+    product = -_product_over_square(grad, x, torch.where(guarded, 1.0, y))
+    return torch.where(guarded, 0.0, product).to(grad.dtype)
+
+
+def _product_over_square(g: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """g * x / y**2 without an overflow or underflow on the way."""
+    if g.dtype is torch.float32:
+        g, x, y = g.double(), x.double(), y.double()
+        return g * x / (y * y)
+    (g, eg), (x, ex), (y, ey) = torch.frexp(g), torch.frexp(x), torch.frexp(y)
+    exponent = (eg + ex - 2 * ey).clamp(-2200, 2200)
+    parts = exponent // 3, exponent // 3, exponent - 2 * (exponent // 3)
+    value = (g / y) * (x / y)
+    for part in parts:
+        value = torch.ldexp(value, part)
+    return value
+
+
+def _save(
+    inputs: Sequence[Tensor], result: Tensor, constants: tuple, needs: Sequence[bool]
+) -> tuple[Tensor | None, Tensor]:
+    x, y = inputs
+    return (x if needs[1] else None), y
+
+
+_div = Elementwise("div", _value, (_gradient_x, _gradient_y), ((1,), (0, 1)), _save)
+
+
+@cached
+def _constants(dtype: torch.dtype, eps: float | None, fill: float | None) -> tuple[float, ...]:
+    bound = 0.0 if eps is None else positive("safe_div", "eps", eps, dtype)
+    if fill is None and eps is None:
+        raise ValueError(
+            "safe_div: fill=None holds the denominator eps away from zero; give eps as well"
+        )
+    return (bound, 0.0, 1.0) if fill is None else (bound, number("safe_div", "fill", fill), 0.0)
+
+
+def _operands(x: Any, y: Any) -> tuple[torch.dtype, Tensor, Tensor]:
+    """Both in the result's dtype; a scalar denominator keeps the compute type, as in torch."""
+    if isinstance(x, Tensor) and isinstance(y, Tensor) and x.dtype is y.dtype:
+        x, y = as_floating("safe_div", x), as_floating("safe_div", y)
+        return x.dtype, x, y
+    tensors = [t for t in (x, y) if isinstance(t, Tensor)]
+    if not tensors:
+        check("safe_div", x)
+    for tensor in tensors:
+        check("safe_div", tensor)
+    for value in (x, y):
+        if not isinstance(value, Tensor):
+            number("safe_div", "an operand that is no tensor", value)
+    dtype = torch.result_type(x, y)
+    dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    return dtype, _operand(x, dtype, False), _operand(y, dtype, True)
+
+
+def _operand(value: Any, dtype: torch.dtype, denominator: bool) -> Tensor:
+    if not isinstance(value, Tensor):
+        return torch.tensor(value, dtype=COMPUTE[dtype] if denominator else dtype)
+    scalar = denominator and value.dim() == 0
+    return value.to(COMPUTE[dtype] if scalar and value.dtype is not dtype else dtype)
+
+
+def safe_div(
+    x: Tensor | float, y: Tensor | float, *, eps: float | None = None, fill: float | None = _DEFAULT
+) -> Tensor:
+    r"""x / y, and ``fill`` (0 by default) where y == 0.
+
+    .. math:: f(x, y) = x / y \text{ if } |y| \ge \epsilon \text{ and } y \ne 0,
+              \text{ else fill}
+
+    torch gives ±inf or NaN at y == 0, and masking the element afterwards still leaves a NaN
+    gradient. Here the gradient to both operands is 0 at a guarded element; elsewhere it is
+    grad / y and -grad * x / y². A NaN numerator stays NaN.
+
+    Args:
+        x, y: tensors of shapes that broadcast, or Python numbers; at least one tensor.
+        eps: guard \|y\| < eps instead of y == 0. Alone, it holds the denominator:
+            x / copysign(max(\|y\|, eps), y), with gradient 1 / copysign(eps, y) to x and 0 to y
+            where it held. Converted to the compute type, so 1e-8 works in float16.
+        fill: the value at guarded elements. ``None`` is the held form and needs eps.
+
+    Returns:
+        A tensor of the broadcast shape; dtype by torch's promotion (integers give the default
+        dtype). Half types compute in float32 and round once. A quotient of finite operands that
+        overflows is ±finfo(dtype).max.
+
+    Raises:
+        TypeError: complex, sparse, nested or quantized tensors; options that are no numbers.
+        ValueError: eps that is not positive and finite in the compute type; fill=None without eps.
+
+    >>> safe_div(torch.tensor([1.0, 1.0]), torch.tensor([0.0, 4.0]))
+    tensor([0.0000, 0.2500])
+    >>> safe_div(torch.tensor([1.0, 1.0]), torch.tensor([0.0, -4.0]), eps=0.5)
+    tensor([ 2.0000, -0.2500])
+
+    Source: IEEE 754 division; the held form keeps the sign that ``x / (y + eps)`` loses.
+    """
+    if fill is _DEFAULT:
+        fill = 0.0 if eps is None else None
+    dtype, x, y = _operands(x, y)
+    return _div(dtype, _constants(dtype, eps, fill), x, y)

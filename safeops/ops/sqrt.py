@@ -1,0 +1,92 @@
+"""safe_sqrt: the square root, defined on the whole real line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ._elementwise import Elementwise, as_floating, cached, one_sided
+
+
+def _guarded(x: Tensor, bound: float) -> Tensor:
+    return (x < bound) | (x <= 0)
+
+
+def _value(x: Tensor, bound: float, below: float, slope: float) -> Tensor:
+    guarded = _guarded(x, bound)
+    outside = below + slope * (torch.where(guarded, x, bound) - bound) if slope else below
+    return torch.where(guarded, outside, torch.where(guarded, 1.0, x).sqrt())
+
+
+def _gradient_x(grad: Tensor, saved: Tensor, bound: float, below: float, slope: float) -> Tensor:
+    result = _saves_result(bound, below)
+    guarded = saved == 0 if result else _guarded(saved, bound)
+    inside = torch.where(guarded, 1.0, saved)
+    root = inside if result else inside.sqrt()
+    return torch.where(guarded, slope * grad if slope else 0.0, grad / (2 * root))
+
+
+def _saves_result(bound: float, below: float) -> bool:
+    """The result tells which elements were guarded: those where it is 0."""
+    return bound == 0 and below == 0
+
+
+def _save(
+    inputs: Sequence[Tensor], result: Tensor, constants: tuple, needs: Sequence[bool]
+) -> Sequence[Tensor]:
+    bound, below, _ = constants
+    return (result,) if _saves_result(bound, below) else inputs
+
+
+_sqrt = Elementwise("sqrt", _value, (_gradient_x,), save=_save)
+
+
+@cached
+def _constants(
+    dtype: torch.dtype, eps: float | None, fill: float | None, extend: str
+) -> tuple[float, ...]:
+    if eps is None and fill is None:
+        fill = 0.0 if extend == "clamp" else None
+    return one_sided("safe_sqrt", dtype, eps, fill, extend, math.sqrt, lambda e: 0.5 / math.sqrt(e))
+
+
+def safe_sqrt(
+    x: Tensor, *, eps: float | None = None, fill: float | None = None, extend: str = "clamp"
+) -> Tensor:
+    r"""sqrt(x), and 0 where x <= 0.
+
+    .. math:: f(x) = \sqrt{\max(x, \epsilon)}, \qquad f'(x) = \frac{1}{2\sqrt{x}}
+              \text{ if } x \ge \epsilon \text{ and } x > 0, \text{ else } 0
+
+    torch gives NaN below 0 and an infinite gradient at 0, the usual death of norms and standard
+    deviations. Here the gradient at a guarded element is 0.
+
+    Args:
+        x: a tensor of any shape.
+        eps: guard x < eps instead of x <= 0; the value there is sqrt(eps). Converted to the
+            compute type, so 1e-8 works in float16.
+        fill: the value at guarded elements, in place of the clamped one.
+        extend: ``"clamp"``, or ``"linear"``: below eps the function continues along its tangent,
+            sqrt(eps) + (x - eps) / (2 sqrt(eps)), and its gradient pulls x back.
+
+    Returns:
+        A tensor like x with torch.sqrt's bits at x > 0 (integers give the default dtype). Half
+        types compute in float32 and round once. NaN stays NaN; sqrt(inf) is inf.
+
+    Raises:
+        TypeError: complex, sparse, nested or quantized tensors; options that are no numbers.
+        ValueError: eps that is not positive and finite in the compute type; an unknown extend;
+            extend="linear" without eps or with a fill.
+
+    >>> x = torch.tensor([0.0, 4.0], requires_grad=True)
+    >>> safe_sqrt(x).sum().backward()
+    >>> x.grad
+    tensor([0.0000, 0.2500])
+
+    Source: IEEE 754 square root. In the default form backward keeps the result, as torch does.
+    """
+    x = as_floating("safe_sqrt", x)
+    return _sqrt(x.dtype, _constants(x.dtype, eps, fill, extend), x)
