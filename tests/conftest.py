@@ -1,0 +1,47 @@
+"""Routes: a test that takes one runs on it, and fails if the calls silently took another."""
+
+import os
+
+import pytest
+import torch
+
+from safeops import _extension
+from tests.routes import Route
+
+KERNELS_OFF = os.environ.get("SAFEOPS_KERNELS") == "off"
+ROUTES = ["formulas"] if KERNELS_OFF else ["kernel", "formulas"]
+
+
+def pytest_configure(config):
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def _route(name, monkeypatch):
+    if name == "formulas":
+        monkeypatch.setattr(_extension, "reason", "the test wants the torch formulas")
+    if name == "kernel" and _extension.reason is not None:
+        pytest.fail(f"there are no kernels to test: {_extension.reason}")
+    return Route(name)
+
+
+@pytest.fixture(params=ROUTES)
+def route(request, monkeypatch):
+    """The two eager routes."""
+    return _route(request.param, monkeypatch)
+
+
+@pytest.fixture(params=[*ROUTES, "composite"])
+def any_route(request, monkeypatch):
+    """The eager routes, and the composite that torch.func transforms see."""
+    return _route(request.param, monkeypatch)
+
+
+@pytest.fixture
+def composite():
+    return Route("composite")
