@@ -10,11 +10,13 @@ from __future__ import annotations
 import glob
 import os
 import platform
+import subprocess
 import sys
 
-from setuptools import setup
+import setuptools
 
 MODES = ("auto", "cpu", "none")
+WITHOUT_KERNELS = {"egg_info", "dist_info", "sdist"}  # commands that look at no kernel
 FLAGS = ["-O3", "-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden"]
 WARNINGS = ["-Wall", "-Wextra", "-Wno-psabi", "-Wno-unknown-pragmas"]
 STABLE_ABI_OF_TORCH_2_10 = "0x020a000000000000"
@@ -23,39 +25,43 @@ STABLE_ABI_OF_TORCH_2_10 = "0x020a000000000000"
 def mode() -> str:
     chosen = os.environ.get("SAFEOPS_BUILD", "auto")
     if chosen == "cuda":
-        sys.exit(
-            "safeops: SAFEOPS_BUILD=cuda, but this version has no CUDA kernels (CUDA tensors take "
-            "the torch formulas); use auto or cpu"
+        stop(
+            "SAFEOPS_BUILD=cuda, but this version has no CUDA kernels (CUDA tensors take the "
+            "torch formulas); use auto or cpu"
         )
     if chosen not in MODES:
-        sys.exit(f"safeops: SAFEOPS_BUILD must be one of {', '.join(MODES)}; it is {chosen!r}")
+        stop(f"SAFEOPS_BUILD must be one of {', '.join(MODES)}; it is {chosen!r}")
     return chosen
 
 
+def say(sentence: str) -> None:
+    print(f"safeops: {sentence}", file=sys.stderr, flush=True)
+
+
+def stop(sentence: str) -> None:
+    raise SystemExit(f"safeops: {sentence}")
+
+
 def obstacle() -> str | None:
-    """Why kernels cannot be built here; None if they can."""
-    try:
-        import torch
-    except ImportError:
-        return (
-            "torch is not in the build environment (install torch, ninja and pybind11, then use "
-            "'pip install --no-build-isolation .')"
-        )
-    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
-    if version < (2, 10):
-        return f"the kernels need torch >= 2.10 to build; this is torch {torch.__version__}"
+    """Why kernels cannot be built here, the quick questions first; None if they can."""
+    why = compiler_obstacle(os.environ.get("CXX", "c++"))
+    if why:
+        return why
     try:
         import pybind11  # noqa: F401
-    except ImportError:
-        return "pybind11 is not in the build environment ('pip install pybind11 ninja')"
-    return compiler_obstacle()
+        import torch
+    except (ImportError, OSError) as error:
+        return (
+            f"the build environment lacks what they need ({error}): install torch, pybind11 and "
+            "ninja, then use 'pip install --no-build-isolation .'"
+        )
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 10):
+        return f"the kernels need torch >= 2.10 to build; this is torch {torch.__version__}"
+    return None
 
 
-def compiler_obstacle() -> str | None:
-    import subprocess
-
-    compiler = os.environ.get("CXX", "c++")
-    probe = "typedef float v __attribute__((vector_size(16))); v f(v a, v b) { return a < b ? a : b; }"
+def compiler_obstacle(compiler: str) -> str | None:
+    probe = "typedef float v __attribute__((vector_size(16))); v f(v a) { return a < a ? a : a; }"
     command = [*compiler.split(), "-std=c++17", "-x", "c++", "-fsyntax-only", "-"]
     try:
         result = subprocess.run(command, input=probe, capture_output=True, text=True)
@@ -66,11 +72,7 @@ def compiler_obstacle() -> str | None:
     return None
 
 
-def say(sentence: str) -> None:
-    print(f"safeops: {sentence}", file=sys.stderr, flush=True)
-
-
-def extension():
+def extension() -> setuptools.Extension:
     import pybind11
     from torch.utils.cpp_extension import CppExtension
 
@@ -88,36 +90,67 @@ def extension():
     return module
 
 
-def build_command(required: bool):
+def build_command(required: bool) -> type:
     from torch.utils.cpp_extension import BuildExtension
 
     class Build(BuildExtension):
-        """In auto mode a failed build leaves the pure package behind."""
+        def finalize_options(self) -> None:
+            super().finalize_options()
+            # pip's own is a new folder each time; in a fixed one ninja finds what is up to date.
+            self.build_temp = os.path.join("build", f"temp-{sys.implementation.cache_tag}")
 
-        def run(self):
+        def run(self) -> None:
             try:
                 super().run()
-            except (Exception, SystemExit) as error:
-                sentence = f"the kernels did not build: {str(error).splitlines()[0]}"
+            except Exception as error:
+                why = f"the kernels did not build: {error} (the compiler's output is above)"
                 if required:
-                    raise SystemExit(f"safeops: {sentence} (the compiler's output is above)") from error
-                say(f"{sentence}; installing the pure-Python package (same results, slower)")
-                self.extensions = []
+                    raise SystemExit(f"safeops: {why}") from error
+                say(f"{why}; going on without them, on the torch formulas")
+                self.leave_out()
+
+        def leave_out(self) -> None:
+            """Make this a pure build, also if an earlier one left its kernels where it looks."""
+            remove(self.get_outputs())
+            remove_in_place()
+            self.extensions = self.distribution.ext_modules = []
+            self.get_finalized_command("bdist_wheel").root_is_pure = True
 
     return Build
 
 
-def kernels(chosen: str) -> dict:
-    if chosen == "none":
+def remove(paths: list[str]) -> None:
+    for path in filter(os.path.exists, paths):
+        os.remove(path)
+
+
+def remove_in_place() -> None:
+    """An editable install without kernels must not load those of an earlier one."""
+    if "editable_wheel" in sys.argv:
+        remove(glob.glob("safeops/_C.*"))
+
+
+def kernels() -> dict:
+    """The arguments of setup() that build the kernels; none of them for the pure package."""
+    chosen = mode()
+    if WITHOUT_KERNELS & set(sys.argv):
         return {}
-    why = obstacle()
+    why = None if chosen == "none" else obstacle()
     if why and chosen == "cpu":
-        sys.exit(f"safeops: SAFEOPS_BUILD=cpu, but {why}")
-    if why:
-        say(f"building without kernels: {why}")
+        stop(f"SAFEOPS_BUILD=cpu, but {why}")
+    if why or chosen == "none":
+        say(f"building without kernels: {why or 'SAFEOPS_BUILD=none'}")
+        remove_in_place()
         return {}
-    command = build_command(required=chosen == "cpu").with_options(use_ninja=True)
-    return {"ext_modules": [extension()], "cmdclass": {"build_ext": command}}
+    return {
+        "ext_modules": [extension()],
+        "cmdclass": {"build_ext": build_command(required=chosen == "cpu")},
+    }
 
 
-setup(**kernels(mode()))
+if int(setuptools.__version__.split(".")[0]) < 77:
+    stop(
+        f"building needs setuptools >= 77; this is {setuptools.__version__} "
+        "('pip install -U setuptools')"
+    )
+setuptools.setup(**kernels())
