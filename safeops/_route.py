@@ -10,7 +10,11 @@ The private names of torch that this needs are all here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch import Tensor
 from torch._C import _are_functorch_transforms_active as _functorch_active
 from torch._C import _get_tracing_state as _tracing_state
 from torch.autograd import forward_ad as _forward_ad
@@ -19,8 +23,19 @@ from torch.compiler import is_compiling
 from . import _extension
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = (Tensor, torch.nn.Parameter)
 _KERNEL_DTYPES = frozenset(DTYPES)
+_STRIDED = torch.strided
+
+
+def raw(name: str) -> Callable[..., Any]:
+    """The raw op torch.ops.safeops.<name>, without the wrapper that costs half a microsecond."""
+    return getattr(torch.ops.safeops, name).default._op
+
+
+def plain_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """function.apply without its own look for transforms, which the route has taken already."""
+    return super(torch.autograd.Function, function).apply
 
 
 def transforms_active() -> bool:
@@ -30,7 +45,12 @@ def transforms_active() -> bool:
     )
 
 
-def why_not_kernel(*tensors: torch.Tensor) -> str | None:
+def is_plain(grad: Tensor) -> bool:
+    """What can have changed since the forward took its kernel: a transform, a special tensor."""
+    return type(grad) in _PLAIN and grad.layout is _STRIDED and not transforms_active()
+
+
+def why_not_kernel(*tensors: Tensor) -> str | None:
     """None if a safeops op called on these tensors now would run its kernel, else the reason.
 
     >>> import safeops, torch
@@ -50,6 +70,6 @@ def why_not_kernel(*tensors: torch.Tensor) -> str | None:
             return f"no kernel for {tensor.dtype}"
         if not tensor.is_cpu:
             return f"no kernel for device {tensor.device}"
-        if tensor.layout is not torch.strided:
-            return f"no kernel for {tensor.layout}"
+        if tensor.layout is not _STRIDED or tensor.is_nested:
+            return "no kernel for sparse, nested or other non-strided tensors"
     return None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .. import _extension
-from .._route import DTYPES, transforms_active, why_not_kernel
+from .._route import is_plain, plain_apply, raw, transforms_active, why_not_kernel
 
 COMPUTE = {
     torch.float64: torch.float64,
@@ -26,6 +26,8 @@ COMPUTE = {
     torch.bfloat16: torch.float32,
 }
 Formula = Callable[..., Tensor]
+Constants = tuple[float, ...]
+Call = tuple[bool, torch.dtype, Constants]  # kernel or formulas, the result's dtype, constants
 
 
 # --- arguments ---------------------------------------------------------------------------------
@@ -125,22 +127,6 @@ def one_sided(
     return bound, value(bound or smallest(dtype)), tangent
 
 
-def cached(derive: Callable[..., tuple[float, ...]]) -> Callable[..., tuple[float, ...]]:
-    """Cache of an op's constants; a compiler traces the plain function instead."""
-    cache = functools.lru_cache(maxsize=256)(derive)
-
-    @functools.wraps(derive)
-    def constants(*options: Any) -> tuple[float, ...]:
-        if torch.compiler.is_compiling():
-            return derive(*options)
-        try:
-            return cache(*options)
-        except TypeError:
-            return derive(*options)
-
-    return constants
-
-
 # --- saturation --------------------------------------------------------------------------------
 
 
@@ -164,7 +150,7 @@ def _ones_where(condition: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _gradient(
-    formula: Formula, grad: Tensor, used: Sequence[Tensor], constants: tuple, dtype: torch.dtype
+    formula: Formula, grad: Tensor, used: Sequence[Tensor], constants: Constants, dtype: torch.dtype
 ) -> Tensor:
     """The formula, saturated (G2), and zero where the upstream gradient is (G1).
 
@@ -183,45 +169,55 @@ def _gradient(
 # --- the op ------------------------------------------------------------------------------------
 
 
-def _everything(inputs: Sequence[Tensor], result: Tensor, constants: tuple, needs: Sequence[bool]):
-    return inputs
-
-
 class Elementwise:
     """One op: its kernel, its torch formulas and the autograd Function over both.
 
     name       of the raw ops, torch.ops.safeops.<name> and <name>_backward
+    public     what users call it, for errors
+    constants  (dtype, *options) -> the numbers that kernel and formulas take; checks the options
     value      formula of the value, (*inputs, *constants)
     gradients  one formula an input, (grad, *those saved tensors that it uses, *constants)
     uses       for each gradient, which of the saved tensors it takes
-    save       what backward needs, (inputs, result, constants, needs_input_grad)
+    save       what is kept for backward if not the inputs, (*inputs, result, *constants)
     """
+
+    uses: Sequence[Sequence[int]] = ((0,),)
 
     def __init__(
         self,
         name: str,
+        public: str,
+        constants: Callable[..., Constants],
         value: Formula,
         gradients: Sequence[Formula],
-        uses: Sequence[Sequence[int]] = ((0,),),
-        save: Callable[..., Sequence[Tensor | None]] = _everything,
+        save: Formula | None = None,
     ):
-        self.name, self.value, self.save = name, value, save
-        self.gradients, self.uses = gradients, uses
-        self.function = _function(self)
+        self.name, self.public, self.constants = name, public, constants
+        self.value, self.gradients, self.save = value, gradients, save
+        self.remembered = functools.lru_cache(maxsize=256)(constants)
+        self.function = type(public.title().replace("_", ""), (self.make_function(),), {})
+        self.apply = plain_apply(self.function)
         if _extension.module is not None:
-            self.kernel = getattr(torch.ops.safeops, name).default
-            self.kernel_backward = getattr(torch.ops.safeops, f"{name}_backward").default
+            self.kernel, self.kernel_backward = raw(name), raw(f"{name}_backward")
 
-    def __call__(self, dtype: torch.dtype, constants: tuple, *inputs: Tensor) -> Tensor:
-        """The op on inputs of dtype (0-dim ones may have its compute type)."""
+    def make_function(self) -> type[torch.autograd.Function]:
+        """The autograd Function: apply((kernel, dtype, constants), *inputs)."""
+        raise NotImplementedError
+
+    def operands(self, *inputs: Any) -> tuple[torch.dtype, tuple[Tensor, ...]]:
+        """The result's dtype, and the checked and promoted inputs."""
+        raise NotImplementedError
+
+    def general(self, options: tuple, *inputs: Any) -> Tensor:
+        """The op on whatever the user gave."""
+        dtype, tensors = self.operands(*inputs)
+        constants = self.constants(dtype, *options)
         if transforms_active():
-            return self.composite(dtype, constants, inputs)
-        kernel = why_not_kernel(*inputs) is None
-        if kernel and not _needs_grad(inputs):
-            return self.kernel(*inputs, *constants)
-        return self.function.apply(kernel, dtype, constants, *inputs)
+            return self.composite(dtype, constants, tensors)
+        kernel = why_not_kernel(*tensors) is None
+        return self.function.apply((kernel, dtype, constants), *tensors)
 
-    def forward(self, dtype: torch.dtype, constants: tuple, inputs: Sequence[Tensor]) -> Tensor:
+    def forward(self, dtype: torch.dtype, constants: Constants, inputs: Sequence[Tensor]) -> Tensor:
         """The value by the torch formula."""
         wide = [tensor.to(COMPUTE[dtype]) for tensor in inputs]
         value = self.value(*wide, *constants)
@@ -230,7 +226,7 @@ class Elementwise:
     def backward(
         self,
         dtype: torch.dtype,
-        constants: tuple,
+        constants: Constants,
         grad: Tensor,
         saved: Sequence[Tensor | None],
         needs: Sequence[bool],
@@ -245,7 +241,7 @@ class Elementwise:
             for formula, used, needed in zip(self.gradients, self.uses, needs, strict=True)
         ]
 
-    def composite(self, dtype: torch.dtype, constants: tuple, inputs: Sequence[Tensor]) -> Tensor:
+    def composite(self, dtype: torch.dtype, constants: Constants, inputs: Sequence[Tensor]) -> Tensor:
         """The value as differentiable operations; where it saturates, a tangent of value 0
         carries the derivative of the unsaturated function (V2)."""
         wide = [tensor.to(COMPUTE[dtype]) for tensor in inputs]
@@ -257,48 +253,130 @@ class Elementwise:
         return torch.where(over, outside, inside).to(dtype)
 
     def _tangent(
-        self, dtype: torch.dtype, constants: tuple, wide: Sequence[Tensor], over: Tensor
+        self, dtype: torch.dtype, constants: Constants, wide: Sequence[Tensor], over: Tensor
     ) -> Tensor:
         kept = _ones_where(~over, wide)
         fixed = [tensor.detach() for tensor in kept]
-        saved = self.save(fixed, self.value(*fixed, *constants), constants, [True] * len(fixed))
+        saved = fixed
+        if self.save is not None:
+            saved = [self.save(*fixed, self.value(*fixed, *constants), *constants)]
         slopes = self.backward(dtype, constants, torch.ones_like(fixed[0]), saved, [True] * len(fixed))
         terms = [(t - f) * s.detach() for t, f, s in zip(kept, fixed, slopes, strict=True)]
         return functools.reduce(torch.add, terms)
 
 
-def _needs_grad(inputs: Sequence[Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+class Unary(Elementwise):
+    """An op of one input."""
+
+    def __call__(self, options: tuple, x: Any) -> Tensor:
+        if why_not_kernel(x) is not None:
+            return self.general(options, x)
+        dtype = x.dtype
+        try:
+            constants = self.remembered(dtype, *options)
+        except TypeError:  # an option that cannot be hashed: the check names it
+            constants = self.constants(dtype, *options)
+        if x.requires_grad and torch.is_grad_enabled():
+            return self.apply((True, dtype, constants), x)
+        return self.kernel(x, *constants)
+
+    def operands(self, *inputs: Any) -> tuple[torch.dtype, tuple[Tensor, ...]]:
+        (x,) = inputs
+        x = as_floating(self.public, x)
+        return x.dtype, (x,)
+
+    def make_function(self) -> type[torch.autograd.Function]:
+        op = self
+
+        class Function(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, call, x):
+                ctx.call = kernel, dtype, constants = call
+                result = op.kernel(x, *constants) if kernel else op.forward(dtype, constants, (x,))
+                ctx.save_for_backward(x if op.save is None else op.save(x, result, *constants))
+                return result
+
+            @staticmethod
+            def backward(ctx, grad):
+                kernel, dtype, constants = ctx.call
+                (saved,) = ctx.saved_tensors
+                if kernel and _first_order(grad):
+                    return None, op.kernel_backward(grad, saved, *constants)
+                return None, *op.backward(dtype, constants, grad, (saved,), (True,))
+
+        return Function
 
 
-def _function(op: Elementwise) -> type[torch.autograd.Function]:
-    class Function(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, kernel, dtype, constants, *inputs):
-            result = (
-                op.kernel(*inputs, *constants) if kernel else op.forward(dtype, constants, inputs)
-            )
-            needs = ctx.needs_input_grad[3:]
-            ctx.save_for_backward(*op.save(inputs, result, constants, needs))
-            ctx.dtype, ctx.constants = dtype, constants
-            ctx.shapes = [tensor.shape for tensor in inputs]
-            return result
+class Binary(Elementwise):
+    """An op of two inputs that broadcast. The first is kept only for the second's gradient."""
 
-        @staticmethod
-        def backward(ctx, grad):
-            saved, needs = ctx.saved_tensors, ctx.needs_input_grad[3:]
-            present = [tensor for tensor in saved if tensor is not None]
-            if torch.is_grad_enabled() or why_not_kernel(grad, *present) is not None:
-                grads = op.backward(ctx.dtype, ctx.constants, grad, saved, needs)
-            elif len(needs) == 1:
-                grads = (op.kernel_backward(grad, *saved, *ctx.constants),)
+    uses = ((1,), (0, 1))
+
+    def __call__(self, options: tuple, x: Any, y: Any) -> Tensor:
+        if why_not_kernel(x, y) is not None or x.dtype is not y.dtype:
+            return self.general(options, x, y)
+        dtype = x.dtype
+        try:
+            constants = self.remembered(dtype, *options)
+        except TypeError:  # an option that cannot be hashed: the check names it
+            constants = self.constants(dtype, *options)
+        if (x.requires_grad or y.requires_grad) and torch.is_grad_enabled():
+            return self.apply((True, dtype, constants), x, y)
+        return self.kernel(x, y, *constants)
+
+    def operands(self, *inputs: Any) -> tuple[torch.dtype, tuple[Tensor, ...]]:
+        """A scalar second operand keeps the compute type, as in torch."""
+        for value in inputs:
+            if isinstance(value, Tensor) or not any(isinstance(v, Tensor) for v in inputs):
+                check(self.public, value)
             else:
-                grads = op.kernel_backward(grad, *saved, *ctx.constants, *needs)
-            summed = (
-                d.sum_to_size(shape) if needed and d.shape != shape else d if needed else None
-                for d, shape, needed in zip(grads, ctx.shapes, needs, strict=True)
-            )
-            return None, None, None, *summed
+                number(self.public, "an operand that is no tensor", value)
+        dtype = torch.result_type(*inputs)
+        dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+        x, y = inputs
+        return dtype, (_operand(x, dtype, dtype), _operand(y, dtype, COMPUTE[dtype]))
 
-    Function.__name__ = Function.__qualname__ = "Safe" + op.name.title()
-    return Function
+    def make_function(self) -> type[torch.autograd.Function]:
+        op = self
+
+        class Function(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, call, x, y):
+                ctx.call = kernel, dtype, constants = call
+                result = op.kernel(x, y, *constants) if kernel else op.forward(dtype, constants, (x, y))
+                ctx.shapes = x.shape, y.shape
+                ctx.save_for_backward(x if ctx.needs_input_grad[2] else None, y)
+                return result
+
+            @staticmethod
+            def backward(ctx, grad):
+                kernel, dtype, constants = ctx.call
+                _, *needs = ctx.needs_input_grad
+                if kernel and _first_order(grad):
+                    grads = op.kernel_backward(grad, *ctx.saved_tensors, *constants, *needs)
+                else:
+                    grads = op.backward(dtype, constants, grad, ctx.saved_tensors, needs)
+                return None, *_reduced(grads, ctx.shapes, needs)
+
+        return Function
+
+
+def _operand(value: Any, dtype: torch.dtype, scalar: torch.dtype) -> Tensor:
+    if not isinstance(value, Tensor):
+        return torch.tensor(value, dtype=scalar)
+    return value.to(scalar if value.dim() == 0 and value.dtype is not dtype else dtype)
+
+
+def _first_order(grad: Tensor) -> bool:
+    """A plain backward, which nobody differentiates again."""
+    return not torch.is_grad_enabled() and is_plain(grad)
+
+
+def _reduced(
+    grads: Sequence[Tensor | None], shapes: Sequence[torch.Size], needs: Sequence[bool]
+) -> list[Tensor | None]:
+    """The wanted gradients, summed over what broadcasting repeated."""
+    return [
+        (grad if grad.shape == shape else grad.sum_to_size(shape)) if needed else None
+        for grad, shape, needed in zip(grads, shapes, needs, strict=True)
+    ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ._elementwise import COMPUTE, Elementwise, as_floating, cached, check, number, positive
+from ._elementwise import Binary, Constants, number, positive
 
 _DEFAULT: Any = object()
 
@@ -58,49 +57,16 @@ def _product_over_square(g: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return value
 
 
-def _save(
-    inputs: Sequence[Tensor], result: Tensor, constants: tuple, needs: Sequence[bool]
-) -> tuple[Tensor | None, Tensor]:
-    x, y = inputs
-    return (x if needs[1] else None), y
-
-
-_div = Elementwise("div", _value, (_gradient_x, _gradient_y), ((1,), (0, 1)), _save)
-
-
-@cached
-def _constants(dtype: torch.dtype, eps: float | None, fill: float | None) -> tuple[float, ...]:
-    bound = 0.0 if eps is None else positive("safe_div", "eps", eps, dtype)
+def _constants(dtype: torch.dtype, eps: float | None, fill: float | None) -> Constants:
     if fill is None and eps is None:
         raise ValueError(
             "safe_div: fill=None holds the denominator eps away from zero; give eps as well"
         )
+    bound = 0.0 if eps is None else positive("safe_div", "eps", eps, dtype)
     return (bound, 0.0, 1.0) if fill is None else (bound, number("safe_div", "fill", fill), 0.0)
 
 
-def _operands(x: Any, y: Any) -> tuple[torch.dtype, Tensor, Tensor]:
-    """Both in the result's dtype; a scalar denominator keeps the compute type, as in torch."""
-    if isinstance(x, Tensor) and isinstance(y, Tensor) and x.dtype is y.dtype:
-        x, y = as_floating("safe_div", x), as_floating("safe_div", y)
-        return x.dtype, x, y
-    tensors = [t for t in (x, y) if isinstance(t, Tensor)]
-    if not tensors:
-        check("safe_div", x)
-    for tensor in tensors:
-        check("safe_div", tensor)
-    for value in (x, y):
-        if not isinstance(value, Tensor):
-            number("safe_div", "an operand that is no tensor", value)
-    dtype = torch.result_type(x, y)
-    dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
-    return dtype, _operand(x, dtype, False), _operand(y, dtype, True)
-
-
-def _operand(value: Any, dtype: torch.dtype, denominator: bool) -> Tensor:
-    if not isinstance(value, Tensor):
-        return torch.tensor(value, dtype=COMPUTE[dtype] if denominator else dtype)
-    scalar = denominator and value.dim() == 0
-    return value.to(COMPUTE[dtype] if scalar and value.dtype is not dtype else dtype)
+_div = Binary("div", "safe_div", _constants, _value, (_gradient_x, _gradient_y))
 
 
 def safe_div(
@@ -140,5 +106,4 @@ def safe_div(
     """
     if fill is _DEFAULT:
         fill = 0.0 if eps is None else None
-    dtype, x, y = _operands(x, y)
-    return _div(dtype, _constants(dtype, eps, fill), x, y)
+    return _div((eps, fill), x, y)

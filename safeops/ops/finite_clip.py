@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ._elementwise import Elementwise, cached, check, number, rounded
+from ._elementwise import Constants, Unary, check, number, rounded
 
 
 def _value(x: Tensor, min: float, max: float, nan: float) -> Tensor:
@@ -17,9 +17,6 @@ def _value(x: Tensor, min: float, max: float, nan: float) -> Tensor:
 
 def _gradient_x(grad: Tensor, x: Tensor, min: float, max: float, nan: float) -> Tensor:
     return torch.where((x >= min) & (x <= max), grad, 0.0)
-
-
-_finite_clip = Elementwise("finite_clip", _value, (_gradient_x,))
 
 
 def _bound(name: str, value: float | None, default: float, dtype: torch.dtype) -> float:
@@ -32,15 +29,17 @@ def _bound(name: str, value: float | None, default: float, dtype: torch.dtype) -
     return math.copysign(limit, bound) if abs(bound) >= limit else rounded(bound, dtype)
 
 
-@cached
 def _constants(
     dtype: torch.dtype, min: float | None, max: float | None, nan: float | None
-) -> tuple[float, ...]:
+) -> Constants:
     limit = torch.finfo(dtype).max
     low, high = _bound("min", min, -limit, dtype), _bound("max", max, limit, dtype)
     if low > high:
         raise ValueError(f"finite_clip: expected min <= max, got min={min!r} and max={max!r}")
     return low, high, math.nan if nan is None else number("finite_clip", "nan", nan)
+
+
+_finite_clip = Unary("finite_clip", "finite_clip", _constants, _value, (_gradient_x,))
 
 
 def finite_clip(
@@ -71,16 +70,16 @@ def finite_clip(
 
     Source: torch.clamp and torch.nan_to_num, of which it is the composition.
     """
-    check("finite_clip", x)
-    if not x.is_floating_point():
+    if isinstance(x, Tensor) and not (x.is_floating_point() or x.is_complex()):
         return _clip_integers(x, min, max, nan)
-    return _finite_clip(x.dtype, _constants(x.dtype, min, max, nan), x)
+    return _finite_clip((min, max, nan), x)
 
 
 def _clip_integers(
     x: Tensor, min: float | None, max: float | None, nan: float | None
 ) -> Tensor:
     """An integer is finite: only the bounds that were given matter, and they promote."""
+    check("finite_clip", x)
     bounds = [bound for bound in (min, max) if bound is not None]
     _constants(torch.float64, min, max, nan)
     dtype = torch.result_type(x, sum(bounds, 0))

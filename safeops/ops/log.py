@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ._elementwise import Elementwise, as_floating, cached, one_sided
+from ._elementwise import Constants, Unary, one_sided
 
 
 def _guarded(x: Tensor, bound: float) -> Tensor:
@@ -26,14 +26,13 @@ def _gradient_x(grad: Tensor, x: Tensor, bound: float, below: float, slope: floa
     return torch.where(guarded, outside, grad / torch.where(guarded, 1.0, x))
 
 
-_log = Elementwise("log", _value, (_gradient_x,))
-
-
-@cached
 def _constants(
     dtype: torch.dtype, eps: float | None, fill: float | None, extend: str
-) -> tuple[float, ...]:
+) -> Constants:
     return one_sided("safe_log", dtype, eps, fill, extend, math.log, lambda e: 1 / e)
+
+
+_log = Unary("log", "safe_log", _constants, _value, (_gradient_x,))
 
 
 def safe_log(
@@ -72,5 +71,4 @@ def safe_log(
 
     Source: reduction to [2/3, 4/3) and a minimax polynomial, csrc/scalar/log.h.
     """
-    x = as_floating("safe_log", x)
-    return _log(x.dtype, _constants(x.dtype, eps, fill, extend), x)
+    return _log((eps, fill, extend), x)

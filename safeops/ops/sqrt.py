@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ._elementwise import Elementwise, as_floating, cached, one_sided
+from ._elementwise import Constants, Unary, one_sided
 
 
 def _guarded(x: Tensor, bound: float) -> Tensor:
@@ -34,23 +33,19 @@ def _saves_result(bound: float, below: float) -> bool:
     return bound == 0 and below == 0
 
 
-def _save(
-    inputs: Sequence[Tensor], result: Tensor, constants: tuple, needs: Sequence[bool]
-) -> Sequence[Tensor]:
-    bound, below, _ = constants
-    return (result,) if _saves_result(bound, below) else inputs
+def _save(x: Tensor, result: Tensor, bound: float, below: float, slope: float) -> Tensor:
+    return result if _saves_result(bound, below) else x
 
 
-_sqrt = Elementwise("sqrt", _value, (_gradient_x,), save=_save)
-
-
-@cached
 def _constants(
     dtype: torch.dtype, eps: float | None, fill: float | None, extend: str
-) -> tuple[float, ...]:
+) -> Constants:
     if eps is None and fill is None:
         fill = 0.0 if extend == "clamp" else None
     return one_sided("safe_sqrt", dtype, eps, fill, extend, math.sqrt, lambda e: 0.5 / math.sqrt(e))
+
+
+_sqrt = Unary("sqrt", "safe_sqrt", _constants, _value, (_gradient_x,), save=_save)
 
 
 def safe_sqrt(
@@ -88,5 +83,4 @@ def safe_sqrt(
 
     Source: IEEE 754 square root. In the default form backward keeps the result, as torch does.
     """
-    x = as_floating("safe_sqrt", x)
-    return _sqrt(x.dtype, _constants(x.dtype, eps, fill, extend), x)
+    return _sqrt((eps, fill, extend), x)

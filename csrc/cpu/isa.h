@@ -1,0 +1,55 @@
+// CPU levels: one source, compiled once per instruction set by target regions, no build flags.
+#pragma once
+
+#include <cstdint>
+
+#if defined(__x86_64__) && !defined(SAFEOPS_PORTABLE)
+#define SAFEOPS_X86 1
+#include <immintrin.h>
+#else
+#define SAFEOPS_X86 0
+#endif
+
+#define SAFEOPS_FN inline __attribute__((always_inline))
+#define SAFEOPS_PRAGMA(text) _Pragma(#text)
+
+#if defined(__clang__)
+#define SAFEOPS_TARGET(features) \
+  SAFEOPS_PRAGMA(clang attribute push(__attribute__((target(features))), apply_to = function))
+#define SAFEOPS_TARGET_END SAFEOPS_PRAGMA(clang attribute pop)
+#else
+#define SAFEOPS_TARGET(features) \
+  SAFEOPS_PRAGMA(GCC push_options) SAFEOPS_PRAGMA(GCC target(features))
+#define SAFEOPS_TARGET_END SAFEOPS_PRAGMA(GCC pop_options)
+#endif
+
+namespace safeops {
+
+enum Dtype { kDouble, kFloat, kHalf, kBFloat16, kDtypes };
+
+constexpr int kMaxInputs = 3, kMaxOutputs = 2, kConstants = 3;
+
+// n elements: inputs and outputs lie one after the other, or an input is one value for all.
+struct Run {
+  const void* in[kMaxInputs];
+  double value[kMaxInputs];
+  bool scalar[kMaxInputs];
+  void* out[kMaxOutputs];
+  int64_t n;
+  const double* constants;
+};
+
+using Body = void (*)(const Run&);
+
+// The loops of one op at one level; gradient by the set of inputs whose gradient is wanted.
+struct Loops {
+  Body value[kDtypes];
+  Body gradient[4][kDtypes];
+};
+
+struct Level {
+  const char* name;
+  const Loops* loops;  // in the order of ops.inc
+};
+
+}  // namespace safeops

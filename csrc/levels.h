@@ -1,0 +1,13 @@
+// Which CPU level the kernels use.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace safeops {
+
+std::vector<std::string> level_names();  // compiled, best first
+std::string level_name();                // in use
+bool use_level(const std::string& name);
+
+}  // namespace safeops

@@ -1,0 +1,49 @@
+// Schemas of the raw ops, and the facts about this build that are no tensors.
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/headeronly/version.h>
+
+#include <map>
+#include <string>
+
+#include "levels.h"
+
+namespace {
+
+constexpr const char* inputs_of(int inputs) { return inputs == 1 ? "Tensor x" : "Tensor x, Tensor y"; }
+
+std::string value_schema(const std::string& name, int inputs, const std::string& constants) {
+  return name + "(" + inputs_of(inputs) + ", " + constants + ") -> Tensor";
+}
+
+std::string gradient_schema(const std::string& name, int inputs, const std::string& constants) {
+  const std::string start = name + "_backward(Tensor grad, ";
+  if (inputs == 1) return start + "Tensor saved, " + constants + ") -> Tensor";
+  return start + "Tensor? x, Tensor y, " + constants + ", bool want_x, bool want_y) -> (Tensor, Tensor)";
+}
+
+std::map<std::string, std::string> build_info() {
+  return {{"torch", TORCH_VERSION}, {"compiler", __VERSION__}, {"c++", std::to_string(__cplusplus)}};
+}
+
+void use_level(const std::string& name) {
+  if (!safeops::use_level(name)) throw pybind11::value_error("no level named '" + name + "'");
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY(safeops, m) {
+#define OP(name, inputs, constants)                          \
+  m.def(value_schema(#name, inputs, constants).c_str());     \
+  m.def(gradient_schema(#name, inputs, constants).c_str());
+#include "ops.inc"
+}
+
+PYBIND11_MODULE(_C, m) {
+  m.def("levels", &safeops::level_names, "The compiled levels, best first.");
+  m.def("level", &safeops::level_name, "The level in use.");
+  m.def("use_level", &use_level, "Uses the level of that name.");
+  m.def("build_info", &build_info, "The versions this extension was built with.");
+}

@@ -1,0 +1,32 @@
+// sqrt(x), and below + slope * (x - bound) where x < bound or x <= 0.
+
+template <class F> struct sqrt_value {
+  using S = scalar_of<F>;
+  S bound, below, slope, limit;
+
+  SAFEOPS_FN F operator()(F x) const {
+    const auto guarded = (x < bound) | (x <= S(0));
+    return guarded ? outside(x) : root(x);
+  }
+
+  SAFEOPS_FN F outside(F x) const {
+    if (slope == S(0)) return splat<F>(below);
+    return saturate(fma(splat<F>(slope), x - bound, splat<F>(below)), finite(x), limit);
+  }
+};
+
+// In the default form the result tells which elements were guarded, and only it is kept;
+// with a bound or a fill the input is.
+template <class F> struct sqrt_gradient {
+  using S = scalar_of<F>;
+  S bound, below, slope, limit;
+
+  SAFEOPS_FN F operator()(F grad, F saved) const {
+    const bool result = bound == S(0) && below == S(0);
+    const F r = result ? saved : root(saved);
+    const auto guarded = (saved < bound) | (saved <= S(0));
+    const F outside = slope == S(0) ? F{} : grad * slope;
+    const F d = saturate(F(guarded ? outside : grad / (r + r)), finite(grad), limit);
+    return grad == S(0) ? grad : d;
+  }
+};

@@ -1,0 +1,78 @@
+"""The safeops command: demo and doctor."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from ._version import __version__
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors of one line; argparse puts the usage above them."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number above 0, got {text!r}")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number from 0 to 2^63 - 1, got {text!r}"
+        )
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="safeops", description="Numeric safety for PyTorch.")
+    parser.add_argument("--version", action="version", version=f"safeops {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command")
+    commands.add_parser(
+        "doctor", help="show versions and kernels, and test the ops on this machine"
+    )
+    demo = commands.add_parser(
+        "demo", help="train one model on digits in plain torch, with patches, and with safeops"
+    )
+    demo.add_argument(
+        "--seed", type=_seed, default=0, help="of split, weights, batches (default 0)"
+    )
+    demo.add_argument("--epochs", type=_count, default=30, help="default 30")
+    demo.add_argument("--output", type=Path, default=Path(), metavar="DIR", help="for the plot")
+    demo.add_argument("--no-plot", action="store_true", help="train only; needs no matplotlib")
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.command == "doctor":
+        from . import doctor
+
+        return doctor.main()
+    from . import demo
+
+    return demo.main(options.seed, options.epochs, None if options.no_plot else options.output)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status is 0, 1 for a failure or 2 for bad input."""
+    parser = _parser()
+    try:
+        options = parser.parse_args(argv)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    if options.command is None:
+        parser.print_help()
+        return 0
+    try:
+        return _run(options)
+    except KeyboardInterrupt:
+        print("safeops: interrupted", file=sys.stderr)
+        return 130
