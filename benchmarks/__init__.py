@@ -1,0 +1,1 @@
+"""How fast safeops is beside torch and the usual hand-written forms: python -m benchmarks."""

@@ -1,0 +1,173 @@
+"""python -m benchmarks: times safeops beside torch and the hand-written forms.
+
+python -m benchmarks --check measures only what is promised, and exits with 1 on a miss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from . import check, machine, report
+from .measure import DIRECTIONS, SINGULAR, Case, Result, contenders, measure
+from .rows import OPS, ROWS
+from .timing import FULL, QUICK, Effort
+
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
+SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20)
+QUICK_SIZES = SIZES[:3]
+CHECK_FIXES = ("size", "dtype", "direction", "singular")
+
+
+def size(text: str) -> int:
+    """64K, 1M or a plain number."""
+    match = re.fullmatch(r"([1-9]\d*)([KM]?)", text.upper())
+    if not match:
+        raise argparse.ArgumentTypeError(f"expected a number such as 1000, 64K or 1M, got {text!r}")
+    return int(match[1]) * UNITS[match[2]]
+
+
+def thread_count(text: str) -> int:
+    most = machine.cores()
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise argparse.ArgumentTypeError(
+            f"expected 1 to {most}, the cores this process may use, got {text!r}"
+        )
+    return int(text)
+
+
+def share(text: str) -> float:
+    if not re.fullmatch(r"0|1|[01]?\.\d+", text) or float(text) > 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
+    return float(text)
+
+
+def output_file(text: str) -> Path:
+    path = Path(text)
+    if path.suffix != ".json":
+        raise argparse.ArgumentTypeError(f"expected a file name that ends in .json, got {text!r}")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}; make it first")
+    return path
+
+
+def parser() -> argparse.ArgumentParser:
+    parse = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    many = {"action": "extend", "nargs": "+"}
+    parse.add_argument("--op", choices=OPS, help="default: all", **many)
+    parse.add_argument("--size", type=size, help="elements; default: 1K 64K 1M 16M", **many)
+    parse.add_argument("--dtype", choices=DTYPES, help="default: float32 bfloat16", **many)
+    parse.add_argument("--threads", type=thread_count, help="default: 1 2", **many)
+    parse.add_argument("--direction", choices=DIRECTIONS, help="default: both", **many)
+    parse.add_argument(
+        "--singular", type=share, help="share of singular elements; default: 0.01", **many
+    )
+    parse.add_argument("--quick", action="store_true", help="few rounds, and not 16M by default")
+    parse.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parse.add_argument("--output", type=output_file, help="results.json; a .csv comes beside it")
+    parse.add_argument("--check", action="store_true", help="the promised speeds only")
+    parse.add_argument(
+        "--allow-formulas",
+        action="store_true",
+        help="check, or write results, also where the kernels do not run",
+    )
+    return parse
+
+
+def options(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The parsed options; exits with 2 and a message where they make no sense."""
+    parse = parser()
+    chosen = parse.parse_args(argv)
+    if chosen.check and any(getattr(chosen, name) for name in CHECK_FIXES):
+        parse.error(f"--check has its own: leave out --{', --'.join(CHECK_FIXES)}")
+    reason = machine.why_no_kernels()
+    if (chosen.check or chosen.output) and reason is not None and not chosen.allow_formulas:
+        parse.error(
+            f"these would be numbers of the torch formulas, not of the kernels: {reason}. "
+            "--allow-formulas if that is what you want"
+        )
+    chosen.op = chosen.op or OPS
+    chosen.threads = chosen.threads or range(1, min(2, machine.cores()) + 1)
+    return chosen
+
+
+def cases(chosen: argparse.Namespace) -> list[Case]:
+    dtypes = [getattr(torch, name) for name in dict.fromkeys(chosen.dtype or DTYPES[:2])]
+    return [
+        Case(row, size, dtype, threads, direction, singular)
+        for row in ROWS
+        if row.op in chosen.op
+        for direction in dict.fromkeys(chosen.direction or DIRECTIONS)
+        for dtype in dtypes
+        for singular in dict.fromkeys(chosen.singular or (SINGULAR,))
+        for size in dict.fromkeys(chosen.size or (QUICK_SIZES if chosen.quick else SIZES))
+        for threads in dict.fromkeys(chosen.threads)
+    ]
+
+
+def measure_all(needed: Mapping[Case, set[str]], effort: Effort, out: Console) -> list[Result]:
+    results = []
+    with report.progress(out) as bar:
+        task = bar.add_task("", total=len(needed))
+        for case, names in needed.items():
+            bar.update(task, description=report.case_name(case))
+            results.append(measure(case, names, effort))
+            bar.advance(task)
+    return results
+
+
+def run_table(chosen: argparse.Namespace, effort: Effort, out: Console) -> int:
+    """The whole comparison."""
+    about = machine.describe()
+    report.header(out, about)
+    compiled = not chosen.no_compile
+    needed = {case: set(contenders(case.row, compiled)) for case in cases(chosen)}
+    results = measure_all(needed, effort, out)
+    for table in report.tables(results):
+        out.print(table)
+    out.print(report.LEGEND)
+    finish(results, out)
+    if chosen.output:
+        report.write(chosen.output, about, results)
+    return 0
+
+
+def run_check(chosen: argparse.Namespace, effort: Effort, out: Console) -> int:
+    """The requirements: 1 if one is missed."""
+    about = machine.describe()
+    report.header(out, about)
+    required, needed = check.plan(chosen.op, chosen.threads, not chosen.no_compile)
+    results = measure_all(needed, effort, out)
+    verdicts = check.judge(required, results)
+    out.print(check.verdict_table(verdicts))
+    finish(results, out)
+    met = sum(verdict.met for verdict in verdicts)
+    out.print(f"{met} of {len(verdicts)} requirements met")
+    if chosen.no_compile:
+        out.print("not measured: the compiled forms (--no-compile)")
+    if chosen.output:
+        records = [verdict.record() for verdict in verdicts]
+        report.write(chosen.output, about, results, verdicts=records)
+    return 0 if met == len(verdicts) else 1
+
+
+def finish(results: Sequence[Result], out: Console) -> None:
+    for line in report.failures(results):
+        out.print(line, style="red", markup=False)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    chosen = options(argv)
+    run = run_check if chosen.check else run_table
+    return run(chosen, QUICK if chosen.quick else FULL, report.console())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

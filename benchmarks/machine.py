@@ -1,0 +1,78 @@
+"""What the numbers were measured on, and by which route."""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import safeops
+from safeops import _extension
+
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+
+
+def cores() -> int:
+    """Those this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    models = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor() or platform.machine())
+
+
+def caches() -> list[str]:
+    """As ["L1 Data 48K", ...]; empty where the system does not tell."""
+    try:
+        return [
+            "L{} {} {}".format(*((index / part).read_text().strip() for part in PARTS))
+            for index in sorted(CACHES.glob("index*"))
+        ]
+    except OSError:
+        return []
+
+
+PARTS = ("level", "type", "size")
+
+
+def level() -> str | None:
+    """The level of the kernels that are loaded, None without kernels."""
+    return _extension.module.level() if _extension.module is not None else None
+
+
+def why_no_kernels() -> str | None:
+    """None if a plain float32 call runs its kernel, else the reason."""
+    return safeops.why_not_kernel(torch.ones(1))
+
+
+def route() -> str:
+    reason = why_no_kernels()
+    return f"kernels loaded, level {level()}" if reason is None else f"torch formulas: {reason}"
+
+
+def describe() -> dict[str, Any]:
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "cpu": cpu_model(),
+        "cores": cores(),
+        "caches": caches(),
+        "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "safeops": safeops.__version__,
+        "safeops_level": level(),
+        "safeops_route": route(),
+    }
