@@ -258,15 +258,16 @@ def smooth(losses: list[float], width: int = 15) -> list[float]:
 
 
 def draw(axes: Any, run: Outcome, colour: str, top: float) -> None:
-    end = len(run.losses) if run.bad is None else run.bad[0] + 1
-    finite = [loss for loss in run.losses[:end] if math.isfinite(loss)]
-    died = "" if run.bad is None else f" (dead at step {run.bad[0]})"
-    label = f"{run.name}{died}, {run.accuracy:.1%} right"
-    (line,) = axes.plot(smooth(finite), color=colour, label=label, linewidth=1.6)
-    if run.bad is not None:
-        line.set(marker="x", markevery=[-1] if finite else None, markersize=11, markeredgewidth=2.5)
-    if run.bad is not None and not finite:
-        axes.plot(run.bad[0], top, "x", color=colour, markersize=11, markeredgewidth=2.5)
+    """The curve, and a cross where it died; at the top if there never was a finite loss."""
+    label = f"{run.name}, {run.accuracy:.1%} right"
+    if run.bad is None:
+        axes.plot(smooth(run.losses), color=colour, label=label, linewidth=1.6)
+        return
+    died = run.bad[0]
+    finite = smooth([loss for loss in run.losses[: died + 1] if math.isfinite(loss)]) or [top]
+    cross = {"marker": "x", "markevery": [-1], "markersize": 11, "markeredgewidth": 2.5}
+    label += f" (dead at step {died})"
+    axes.plot(finite, "--", color=colour, label=label, linewidth=1.6, zorder=3, **cross)
 
 
 def figure(outcomes: list[Outcome]) -> Any:

@@ -1,0 +1,160 @@
+"""The safeops command, and a doctor that notices what is broken."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import safeops
+from safeops import _extension, cli, doctor
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"safeops {safeops.__version__}\n"
+
+
+def test_no_command_prints_help(capsys):
+    assert cli.main([]) == 0
+    out = capsys.readouterr().out
+    assert "demo" in out
+    assert "doctor" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        (["cure"], "cure"),
+        (["demo", "--epochs", "0"], "above 0"),
+        (["demo", "--epochs", "many"], "above 0"),
+        (["demo", "--seed", "-1"], "--seed"),
+        (["demo", "--seed", str(2**63)], "2^63"),
+        (["demo", "--output", "/no/such/directory"], "existing directory"),
+        (["doctor", "--fast"], "--fast"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(argv, says, capsys):
+    assert cli.main(argv) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+
+
+def test_python_m_safeops():
+    command = [sys.executable, "-W", "error", "-m", "safeops", "doctor"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert torch.__version__ in ran.stdout
+    for op in doctor.FORMULAS:
+        assert op in ran.stdout
+
+
+def test_doctor_needs_only_torch_and_rich():
+    code = (
+        "import sys, safeops.cli; safeops.cli.main(['doctor'])\n"
+        "assert not {'matplotlib', 'sklearn', 'typer', 'scipy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
+
+
+def test_all_is_well():
+    assert doctor.self_test() == {name: [] for name in doctor.FORMULAS}
+
+
+def test_every_op_is_tested():
+    ops = {name for name in safeops.__all__ if name.startswith(("safe_", "finite_"))}
+    assert set(doctor.FORMULAS) == ops
+    assert {case.op for case in doctor.SINGULAR} == ops
+
+
+def drop_options(op):
+    return lambda *inputs, **options: op(*inputs)
+
+
+def detached(op):
+    """The right value with a gradient of a thousandth too much."""
+
+    def broken(x, *rest, **options):
+        value = op(x, *rest, **options)
+        return value + 1e-3 * (value - value.detach())
+
+    return broken
+
+
+def off_in_half(op):
+    def broken(*inputs, **options):
+        value = op(*inputs, **options)
+        return value * 1.0625 if value.dtype is torch.bfloat16 else value
+
+    return broken
+
+
+def raises(op):
+    def broken(*inputs, **options):
+        raise RuntimeError("no such kernel")
+
+    return broken
+
+
+TORCH = {
+    "safe_div": torch.div,
+    "safe_log": torch.log,
+    "safe_sqrt": torch.sqrt,
+    "finite_clip": torch.clone,
+}
+
+
+@pytest.mark.parametrize("name", TORCH)
+@pytest.mark.parametrize("breakage", [drop_options, detached, off_in_half, raises])
+def test_a_broken_op_is_found_and_no_other(name, breakage, monkeypatch):
+    monkeypatch.setattr(safeops, name, breakage(getattr(safeops, name)))
+    found = doctor.self_test()
+    assert found.pop(name)
+    assert not any(found.values())
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_plain_torch_does_not_pass(name, monkeypatch, capsys):
+    monkeypatch.setattr(safeops, name, drop_options(TORCH[name]))
+    assert cli.main(["doctor"]) == 1
+    assert "failed" in capsys.readouterr().out
+
+
+def test_a_finite_number_is_no_infinity():
+    one = torch.ones(1)
+    assert doctor._wrong(one, one * torch.inf).all()
+    assert doctor._wrong(one * torch.inf, one).all()
+    assert doctor._wrong(one * torch.nan, one).all()
+    assert not doctor._wrong(one * torch.nan, one * torch.nan).any()
+
+
+@pytest.mark.skipif(_extension.module is None, reason="no kernels here")
+def test_a_kernel_unlike_the_formulas_is_found(monkeypatch):
+    log = safeops.safe_log
+
+    def broken(x, **options):
+        off = type(x) is torch.Tensor and len(x) > 100
+        return log(x, **options) * (1.01 if off else 1.0)
+
+    monkeypatch.setattr(safeops, "safe_log", broken)
+    assert all("kernel" in finding for finding in doctor.self_test()["safe_log"])
+    assert len(doctor.self_test()["safe_log"]) >= 4
+
+
+@pytest.mark.skipif(_extension.module is None, reason="no kernels here")
+def test_a_kernel_that_does_not_run_is_found(monkeypatch):
+    monkeypatch.setattr(safeops, "why_not_kernel", lambda *tensors: "a reason")
+    for findings in doctor.self_test().values():
+        assert len(findings) == 4
+        assert "a reason" in findings[0]
+
+
+def test_kernels_or_the_reason():
+    facts = doctor.versions()
+    if _extension.module is None:
+        assert _extension.reason in facts["kernels"]
+    else:
+        assert _extension.module.level() in facts["kernels"]
+        assert any(key.startswith("built with") for key in facts)

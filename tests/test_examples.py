@@ -1,0 +1,50 @@
+"""Every example runs, shows torch failing, and shows safeops not failing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SHOWS = {
+    "masked_mean": (
+        "torch                means [2.5, 6.0, nan]  gradient nan",
+        "torch, then where    means [2.5, 6.0, 0.0]  gradient nan",
+        "safe_div             means [2.5, 6.0, 0.0]  gradient 8.5",
+    ),
+    "cross_entropy": (
+        "torch.log          cross-entropy inf  gradient [nan, nan, nan]",
+        "safe_log           cross-entropy 103.2789  gradient [0.0, 0.0, 0.0]",
+        "torch.log          KL nan",
+        "safe_log           KL 0.3466",
+        'extend="clamp"     x went from -0.5 to -0.5000',
+        'extend="linear"    x went from -0.5 to 0.99',
+    ),
+    "pairwise_distance": (
+        "torch.sqrt   equal points 0.0000 apart; mean distance after training nan",
+        "x + 1e-8     equal points 0.0001 apart; mean distance after training 10.0000",
+        "safe_sqrt    equal points 0.0000 apart; mean distance after training 10.0000",
+    ),
+    "half_precision": (
+        "x / norm with torch         [0.0, 0.0, 0.0]",
+        "x / norm with safeops       [1.1728515625, 1.5634765625, 0.0]",
+        "finite_clip of NaN, inf, 1  [nan, 65504.0, 1.0]",
+        "the same with nan=0         [0.0, 65504.0, 1.0]",
+    ),
+}
+
+
+def test_every_example_is_listed():
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == set(SHOWS)
+
+
+@pytest.mark.parametrize("name", SHOWS)
+def test_example(name):
+    command = [sys.executable, "-W", "error", "-c"]
+    code = f"import runpy, sys; sys.path.insert(0, {str(ROOT)!r}); runpy.run_path({name + '.py'!r})"
+    ran = subprocess.run(
+        [*command, code], cwd=ROOT / "examples", capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert [line for line in SHOWS[name] if line not in ran.stdout] == [], ran.stdout
