@@ -281,7 +281,11 @@ def figure(outcomes: list[Outcome]) -> Any:
     first = [run.losses[0] for run in outcomes if math.isfinite(run.losses[0])]
     for run, colour in zip(outcomes, COLOURS, strict=True):
         draw(axes, run, colour, max(first, default=1.0))
-    axes.set(xlabel="step (logarithmic above 10)", ylabel="training loss (mean of 15 steps)", yscale="log")
+    axes.set(
+        xlabel="step (logarithmic above 10)",
+        ylabel="training loss (mean of 15 steps)",
+        yscale="log",
+    )
     axes.set_xscale("symlog", linthresh=10)
     axes.set_xlim(left=-1)
     for axis in (axes.xaxis, axes.yaxis):
