@@ -159,7 +159,7 @@ def run_check(chosen: argparse.Namespace, effort: Effort, out: Console) -> int:
 
 
 def finish(results: Sequence[Result], out: Console) -> None:
-    for line in report.failures(results):
+    for line in (*report.failures(results), *report.disturbances(results)):
         out.print(line, style="red", markup=False)
 
 

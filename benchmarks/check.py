@@ -13,7 +13,7 @@ import torch
 from rich.table import Table
 
 from .measure import COMPILED, SINGULAR, Case, Result
-from .report import plain_table, ratio, size_name
+from .report import cores, plain_table, ratio, size_name
 from .rows import ROWS, SAME
 from .timing import speed
 
@@ -91,6 +91,7 @@ class Verdict:
     requirement: Requirement
     case: Case
     measured: float | None
+    busy: float | None = None
 
     @property
     def met(self) -> bool:
@@ -110,6 +111,7 @@ class Verdict:
             "required": self.requirement.least,
             "measured": self.measured,
             "met": self.met,
+            "cores_busy_elsewhere": self.busy,
         }
 
 
@@ -131,9 +133,11 @@ def plan(
 
 
 def judge(required: Iterable[tuple[Requirement, Case]], results: Iterable[Result]) -> list[Verdict]:
-    times = {result.case: result.times for result in results}
+    found = {result.case: result for result in results}
     return [
-        Verdict(need, case, speed(times[case], need.contender, need.against))
+        Verdict(
+            need, case, speed(found[case].times, need.contender, need.against), found[case].busy
+        )
         for need, case in required
     ]
 
@@ -142,7 +146,7 @@ def verdict_table(verdicts: Iterable[Verdict]) -> Table:
     table = plain_table("required and measured speed")
     for heading in ("op", "layout", "dtype", "direction", "contender", "against"):
         table.add_column(heading)
-    for heading in ("size", "threads", "singular", "required", "measured", "verdict"):
+    for heading in ("size", "threads", "singular", "required", "measured", "verdict", "busy"):
         table.add_column(heading, justify="right")
     for verdict in verdicts:
         table.add_row(*_cells(verdict), style=None if verdict.met else "bold red")
@@ -154,5 +158,5 @@ def _cells(verdict: Verdict) -> list[str]:
     names = ("op", "layout", "dtype", "direction", "contender", "against")
     word = "pass" if verdict.met else "MISS" if verdict.measured is not None else "NOT RUN"
     setting = [size_name(row["size"]), str(row["threads"]), f"{row['singular']:.3g}"]
-    figures = [ratio(row["required"]), ratio(row["measured"]), word]
+    figures = [ratio(row["required"]), ratio(row["measured"]), word, cores(verdict.busy)]
     return [*(row[name] for name in names), *setting, *figures]

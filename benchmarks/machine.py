@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import time
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,10 @@ import torch
 import safeops
 from safeops import _extension
 
+STAT = Path("/proc/stat")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+PARTS = ("level", "type", "size")
+DISTURBED = 0.3  # cores busy with other processes, from which on times are not to be trusted
 
 
 def cores() -> int:
@@ -43,9 +48,6 @@ def caches() -> list[str]:
         return []
 
 
-PARTS = ("level", "type", "size")
-
-
 def level() -> str | None:
     """The level of the kernels that are loaded, None without kernels."""
     return _extension.module.level() if _extension.module is not None else None
@@ -54,6 +56,33 @@ def level() -> str | None:
 def why_no_kernels() -> str | None:
     """None if a plain float32 call runs its kernel, else the reason."""
     return safeops.why_not_kernel(torch.ones(1))
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Seconds since some start: on the wall, of this process and of all processes."""
+
+    wall: float
+    own: float
+    everyone: float
+
+    @classmethod
+    def now(cls) -> Clock | None:
+        """None where the system does not tell."""
+        try:
+            ticks = [int(field) for field in STAT.read_text().split("\n", 1)[0].split()[1:9]]
+        except OSError:
+            return None
+        busy = sum(ticks) - ticks[3] - ticks[4]  # all but idle and waiting for the disk
+        return cls(time.perf_counter(), time.process_time(), busy / os.sysconf("SC_CLK_TCK"))
+
+
+def elsewhere(start: Clock | None, end: Clock | None) -> float | None:
+    """How many cores were busy with other processes between the two."""
+    if start is None or end is None:
+        return None
+    others = (end.everyone - start.everyone) - (end.own - start.own)
+    return max(0.0, others / (end.wall - start.wall))
 
 
 def route() -> str:

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from safeops import why_not_kernel
 
+from .machine import Clock, elsewhere
 from .rows import SAME, Form, Row
 from .timing import Call, Effort, Times, copy_of, interleaved, quiet, speed, spread
 
 DIRECTIONS = ("forward", "forward+backward")
 COMPILED = "compiled "
 COPY = "copy"
-SINGULAR = 0.01  # share of singular elements: enough that no branch is ever taken for granted
+SINGULAR = 0.01  # share of singular elements by default
 Record = dict[str, Any]
 
 
@@ -47,6 +48,7 @@ class Result:
     times: Times
     failed: dict[str, str]
     records: list[Record]
+    busy: float | None  # cores that other processes kept busy meanwhile
 
 
 def contenders(row: Row, compiled: bool) -> list[str]:
@@ -61,7 +63,8 @@ def form_of(case: Case, name: str) -> Form:
     form = case.row.forms[name.removeprefix(COMPILED)]
     if not name.startswith(COMPILED):
         return form
-    # Inductor writes the number of threads into its code, but not into its cache's key.
+    # Inductor writes the number of threads into its code; given as an option it is also part of
+    # the key under which the code is cached.
     options = {"cpp.threads": case.threads}
     return torch.compile(form, fullgraph=True, dynamic=False, options=options)
 
@@ -121,10 +124,13 @@ def measure(case: Case, names: Container[str], effort: Effort) -> Result:
     moved = bytes_moved(inputs, upstream, case.backward)
     with quiet(case.threads):
         calls, failed = prepared(case, chosen, inputs, upstream)
+        start = Clock.now()
         times = interleaved({**calls, COPY: copy_of(moved)}, effort)
+        busy = elsewhere(start, Clock.now())
     reason = why_not_kernel(*inputs)
-    records = [record(case, times, name, moved, reason) for name in calls]
-    return Result(case, times, failed, records)
+    more = {"cores_busy_elsewhere": busy}
+    records = [record(case, times, name, moved, reason) | more for name in calls]
+    return Result(case, times, failed, records, busy)
 
 
 def route(name: str, reason: str | None) -> str:

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.progress import TimeRemainingColumn as TimeRemaining
 from rich.table import Table
 
+from .machine import DISTURBED
 from .measure import Case, Record, Result
 
 NARROW = 160  # columns of a page that is no terminal
@@ -22,7 +23,8 @@ UNITS = ((1 << 20, "M"), (1 << 10, "K"))
 LEGEND = (
     "Times: median µs a call. The columns under safeops: how many times as fast it is as the bare "
     "torch op and as double where (the median of the ratios within a round); its GB/s, and that "
-    "as a share of a copy of as many bytes between two tensors that exist already."
+    "as a share of a copy of as many bytes between two tensors that exist already; and the cores "
+    "that other processes kept busy meanwhile."
 )
 
 
@@ -39,7 +41,7 @@ def size_name(size: int) -> str:
 
 
 def case_name(case: Case) -> str:
-    return f"{case.title()}, {case.row.layout}, {size_name(case.size)}, {case.threads} threads"
+    return f"{case.title()}, {case.row.layout}, {size_name(case.size)}, threads {case.threads}"
 
 
 def progress(out: Console) -> Progress:
@@ -88,7 +90,7 @@ def _table(title: str, group: Sequence[Result]) -> Table:
     for heading in ("layout", "size", "threads", *names):
         justify = "left" if heading == "layout" else "right"
         table.add_column(heading.replace(" ", "\n"), justify=justify, no_wrap=True)
-    for heading in ("safeops\nvs torch", "vs double\nwhere", "GB/s", "of copy"):
+    for heading in ("safeops\nvs torch", "vs double\nwhere", "GB/s", "of copy", "busy\nelsewhere"):
         table.add_column(heading, justify="right", style="bold", no_wrap=True)
     for result in group:
         table.add_row(*_cells(result, names))
@@ -108,6 +110,7 @@ def _cells(result: Result, names: Sequence[str]) -> list[str]:
         ratio(own["speed_vs_double_where"]),
         f"{own['gb_per_s']:.1f}",
         f"{own['share_of_copy']:.0%}",
+        cores(result.busy),
     ]
 
 
@@ -122,8 +125,24 @@ def figure(value: float) -> str:
     return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}"
 
 
+def cores(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f}"
+
+
 def ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}x"
+
+
+def disturbances(results: Sequence[Result]) -> list[str]:
+    """A warning if other processes took part of the machine."""
+    count = sum(result.busy is not None and result.busy > DISTURBED for result in results)
+    if not count:
+        return []
+    return [
+        f"{count} of {len(results)} cases were measured while other processes kept more than "
+        f"{DISTURBED} cores busy: repeat them on a quiet machine before you trust them, those "
+        "with several threads above all"
+    ]
 
 
 def failures(results: Iterable[Result]) -> list[str]:

@@ -35,7 +35,7 @@ class Effort:
 
 
 FULL = Effort(seconds=1.0, least=9)
-QUICK = Effort(seconds=0.12, least=5)
+QUICK = Effort(seconds=0.08, least=5)
 
 
 class Block:

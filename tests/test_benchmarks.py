@@ -106,6 +106,19 @@ def test_bytes_moved():
     assert measure.bytes_moved([x, y], result, backward=True) == 4 * (68 + 32 + 2 * 36)
 
 
+def test_cores_busy_elsewhere():
+    start = machine.Clock(wall=1.0, own=1.0, everyone=10.0)
+    end = machine.Clock(wall=3.0, own=3.0, everyone=15.0)
+    assert machine.elsewhere(start, end) == 1.5
+    assert machine.elsewhere(None, end) is None
+
+
+def test_a_disturbed_run_says_so():
+    results = [measure.Result(case(by_op("log")), {}, {}, [], busy) for busy in (None, 0.1, 1.9)]
+    assert report.disturbances(results[:2]) == []
+    assert report.disturbances(results)[0].startswith("1 of 3 cases")
+
+
 def test_a_measurement_leaves_the_process_as_it_was():
     before = torch.get_num_threads()
     result = measure.measure(case(by_op("log")), {"safeops", "torch"}, TINY)
