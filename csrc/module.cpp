@@ -12,7 +12,9 @@
 
 namespace {
 
-constexpr const char* inputs_of(int inputs) { return inputs == 1 ? "Tensor x" : "Tensor x, Tensor y"; }
+constexpr const char* inputs_of(int inputs) {
+  return inputs == 1 ? "Tensor x" : "Tensor x, Tensor y";
+}
 
 std::string value_schema(const std::string& name, int inputs, const std::string& constants) {
   return name + "(" + inputs_of(inputs) + ", " + constants + ") -> Tensor";
@@ -21,11 +23,13 @@ std::string value_schema(const std::string& name, int inputs, const std::string&
 std::string gradient_schema(const std::string& name, int inputs, const std::string& constants) {
   const std::string start = name + "_backward(Tensor grad, ";
   if (inputs == 1) return start + "Tensor saved, " + constants + ") -> Tensor";
-  return start + "Tensor? x, Tensor y, " + constants + ", bool want_x, bool want_y) -> (Tensor, Tensor)";
+  return start + "Tensor? x, Tensor y, " + constants +
+         ", bool want_x, bool want_y) -> (Tensor, Tensor)";
 }
 
 std::map<std::string, std::string> build_info() {
-  return {{"torch", TORCH_VERSION}, {"compiler", __VERSION__}, {"c++", std::to_string(__cplusplus)}};
+  return {
+      {"torch", TORCH_VERSION}, {"compiler", __VERSION__}, {"c++", std::to_string(__cplusplus)}};
 }
 
 void use_level(const std::string& name) {
@@ -35,8 +39,8 @@ void use_level(const std::string& name) {
 }  // namespace
 
 STABLE_TORCH_LIBRARY(safeops, m) {
-#define OP(name, inputs, constants)                          \
-  m.def(value_schema(#name, inputs, constants).c_str());     \
+#define OP(name, inputs, constants)                      \
+  m.def(value_schema(#name, inputs, constants).c_str()); \
   m.def(gradient_schema(#name, inputs, constants).c_str());
 #include "ops.inc"
 }

@@ -19,17 +19,16 @@ using Sizes = std::array<int64_t, kMaxDims>;
 struct Geometry {
   int dims = 0, operands = 0;
   int64_t numel = 1;
-  Sizes size;                            // broadcast shape, as the user sees it
-  Sizes out_stride;                      // of the dense output, the layout torch would choose
-  int walked = 0;                        // dimensions left after coalescing, innermost first
+  Sizes size;        // broadcast shape, as the user sees it
+  Sizes out_stride;  // of the dense output, the layout torch would choose
+  int walked = 0;    // dimensions left after coalescing, innermost first
   Sizes walk_size;
   std::array<Sizes, kMaxInputs> stride;  // as the user sees it, then of the walk; in elements
 };
 
 inline int64_t broadcast_size(int64_t a, int64_t b) {
-  STD_TORCH_CHECK(a == b || a == 1 || b == 1,
-                  "safeops: shapes do not broadcast: sizes ", a, " and ", b,
-                  " meet in one dimension; expected equal sizes or 1");
+  STD_TORCH_CHECK(a == b || a == 1 || b == 1, "safeops: shapes do not broadcast: sizes ", a,
+                  " and ", b, " meet in one dimension; expected equal sizes or 1");
   return a == 1 ? b : a;
 }
 
@@ -173,7 +172,8 @@ struct Position {
 
 // Copies n elements of an operand, from a position on, into a dense buffer.
 template <class Word>
-void gather(const Geometry& g, int operand, Position position, const Word* from, Word* to, int64_t n) {
+void gather(const Geometry& g, int operand, Position position, const Word* from, Word* to,
+            int64_t n) {
   const int64_t step = g.stride[operand][0];
   while (n > 0) {
     const Word* row = from + position.offset(g, operand);

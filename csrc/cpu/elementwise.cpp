@@ -53,17 +53,22 @@ enum Op {
 };
 
 constexpr int64_t kElementSize[] = {8, 4, 2, 2};
-constexpr int64_t kBlock = 1024;        // elements gathered at a time, into the first cache
-constexpr int64_t kShortRow = 128;      // rows below this are gathered several at a time
+constexpr int64_t kBlock = 1024;          // elements gathered at a time, into the first cache
+constexpr int64_t kShortRow = 128;        // rows below this are gathered several at a time
 constexpr int64_t kGrainBytes = 1 << 16;  // work a thread needs to be worth waking
 
 Dtype dtype_of(const Tensor& t) {
   switch (t.scalar_type()) {
-    case ScalarType::Double: return kDouble;
-    case ScalarType::Float: return kFloat;
-    case ScalarType::Half: return kHalf;
-    case ScalarType::BFloat16: return kBFloat16;
-    default: break;
+    case ScalarType::Double:
+      return kDouble;
+    case ScalarType::Float:
+      return kFloat;
+    case ScalarType::Half:
+      return kHalf;
+    case ScalarType::BFloat16:
+      return kBFloat16;
+    default:
+      break;
   }
   STD_TORCH_CHECK(false, "safeops: expected float64, float32, float16 or bfloat16");
 }
@@ -85,10 +90,14 @@ double bfloat16_to_double(uint16_t b) {
 
 double element(const void* data, Dtype dtype, int64_t i) {
   switch (dtype) {
-    case kDouble: return static_cast<const double*>(data)[i];
-    case kFloat: return static_cast<const float*>(data)[i];
-    case kHalf: return half_to_double(static_cast<const uint16_t*>(data)[i]);
-    default: return bfloat16_to_double(static_cast<const uint16_t*>(data)[i]);
+    case kDouble:
+      return static_cast<const double*>(data)[i];
+    case kFloat:
+      return static_cast<const float*>(data)[i];
+    case kHalf:
+      return half_to_double(static_cast<const uint16_t*>(data)[i]);
+    default:
+      return bfloat16_to_double(static_cast<const uint16_t*>(data)[i]);
   }
 }
 
@@ -122,7 +131,8 @@ struct Call {
 
 class Walk {
  public:
-  Walk(const Call& call, const Geometry& geometry, void* const* out, Body body, const double* constants)
+  Walk(const Call& call, const Geometry& geometry, void* const* out, Body body,
+       const double* constants)
       : call_(call), g_(geometry), body_(body) {
     for (int k = 0; k < kMaxOutputs; ++k) out_[k] = static_cast<char*>(out[k]);
     run_.constants = constants;
@@ -156,11 +166,11 @@ class Walk {
       expected *= g_.walk_size[d];
     }
     const bool long_rows = g_.walk_size[0] >= kShortRow;
-    kind_[k] = scalar                           ? kScalar
-               : dense                          ? kDense
-               : long_rows && stride[0] == 1    ? kRow
-               : long_rows && stride[0] == 0    ? kRepeated
-                                                : kGathered;
+    kind_[k] = scalar                        ? kScalar
+               : dense                       ? kDense
+               : long_rows && stride[0] == 1 ? kRow
+               : long_rows && stride[0] == 0 ? kRepeated
+                                             : kGathered;
     run_.scalar[k] = kind_[k] == kScalar || kind_[k] == kRepeated;
     run_.value[k] = scalar ? element(call_.data[k], call_.own[k], 0) : 0;
     needs_position_ |= kind_[k] > kScalar;
@@ -186,7 +196,8 @@ class Walk {
   }
 
   template <class Word> void copy(int k, const Position& position, char* buffer, int64_t n) const {
-    gather(g_, k, position, static_cast<const Word*>(call_.data[k]), reinterpret_cast<Word*>(buffer), n);
+    gather(g_, k, position, static_cast<const Word*>(call_.data[k]),
+           reinterpret_cast<Word*>(buffer), n);
   }
 
   void block(Run& run, int64_t begin, int64_t n) const {
@@ -210,10 +221,14 @@ class Walk {
 
 int32_t torch_dtype(Dtype dtype) {
   switch (dtype) {
-    case kDouble: return aoti_torch_dtype_float64();
-    case kFloat: return aoti_torch_dtype_float32();
-    case kHalf: return aoti_torch_dtype_float16();
-    default: return aoti_torch_dtype_bfloat16();
+    case kDouble:
+      return aoti_torch_dtype_float64();
+    case kFloat:
+      return aoti_torch_dtype_float32();
+    case kHalf:
+      return aoti_torch_dtype_float16();
+    default:
+      return aoti_torch_dtype_bfloat16();
   }
 }
 
@@ -225,7 +240,8 @@ Tensor empty(int dims, const int64_t* size, const int64_t* stride, Dtype dtype) 
 }
 
 // Runs the loops over the call's inputs; each wanted output is a new tensor, the others are empty.
-std::vector<Tensor> run(const Call& call, const double* constants, Body body, int outputs, int wanted) {
+std::vector<Tensor> run(const Call& call, const double* constants, Body body, int outputs,
+                        int wanted) {
   const Geometry g = broadcast(call.tensor, call.inputs);
   std::vector<Tensor> results;
   void* out[kMaxOutputs] = {};
@@ -275,7 +291,8 @@ template <Op op, int inputs> void value(StableIValue* stack, uint64_t, uint64_t)
 }
 
 // name_backward(grad, saved, constants) -> Tensor
-template <Op op, int inputs> std::enable_if_t<inputs == 1> gradient(StableIValue* stack, uint64_t, uint64_t) {
+template <Op op, int inputs> std::enable_if_t<inputs == 1> gradient(StableIValue* stack, uint64_t,
+                                                                    uint64_t) {
   Arguments arguments{stack};
   const Tensor grad = arguments.take<Tensor>(), saved = arguments.take<Tensor>();
   const auto constants = arguments.constants();
@@ -288,14 +305,16 @@ template <Op op, int inputs> std::enable_if_t<inputs == 1> gradient(StableIValue
 }
 
 // name_backward(grad, x?, y, constants, want_x, want_y) -> (Tensor, Tensor)
-template <Op op, int inputs> std::enable_if_t<inputs == 2> gradient(StableIValue* stack, uint64_t, uint64_t) {
+template <Op op, int inputs> std::enable_if_t<inputs == 2> gradient(StableIValue* stack, uint64_t,
+                                                                    uint64_t) {
   Arguments arguments{stack};
   const Tensor grad = arguments.take<Tensor>();
   const auto x = arguments.take<std::optional<Tensor>>();
   const Tensor y = arguments.take<Tensor>();
   const auto constants = arguments.constants();
   const int wanted = int(arguments.take<bool>()) | int(arguments.take<bool>()) << 1;
-  STD_TORCH_CHECK(x || !(wanted & 2), "safeops: the gradient to the second operand needs the first");
+  STD_TORCH_CHECK(x || !(wanted & 2),
+                  "safeops: the gradient to the second operand needs the first");
   Call call;
   call.add(grad);
   call.add(x ? *x : y);
@@ -329,8 +348,8 @@ bool use_level(const std::string& name) {
 }  // namespace safeops
 
 STABLE_TORCH_LIBRARY_IMPL(safeops, CPU, m) {
-#define OP(name, inputs, constants)                                    \
-  m.impl(#name, &safeops::value<safeops::op_##name, inputs>);          \
+#define OP(name, inputs, constants)                           \
+  m.impl(#name, &safeops::value<safeops::op_##name, inputs>); \
   m.impl(#name "_backward", &safeops::gradient<safeops::op_##name, inputs>);
 #include "../ops.inc"
 }

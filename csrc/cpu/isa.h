@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #if defined(__x86_64__) && !defined(SAFEOPS_PORTABLE)
 #define SAFEOPS_X86 1

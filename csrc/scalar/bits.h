@@ -6,13 +6,15 @@ template <class S> struct format;
 template <> struct format<float> {
   using Bits = int32_t;
   static constexpr int mantissa = 23, bias = 127;
-  static constexpr float max = 0x1.fffffep+127f, smallest_normal = 0x1p-126f, two_to_mantissa = 0x1p+23f;
+  static constexpr float max = 0x1.fffffep+127f, smallest_normal = 0x1p-126f,
+                         two_to_mantissa = 0x1p+23f;
   static constexpr float integer_shift = 0x1.8p+23f;
 };
 template <> struct format<double> {
   using Bits = int64_t;
   static constexpr int mantissa = 52, bias = 1023;
-  static constexpr double max = 0x1.fffffffffffffp+1023, smallest_normal = 0x1p-1022, two_to_mantissa = 0x1p+52;
+  static constexpr double max = 0x1.fffffffffffffp+1023, smallest_normal = 0x1p-1022,
+                          two_to_mantissa = 0x1p+52;
   static constexpr double integer_shift = 0x1.8p+52;
 };
 
@@ -45,6 +47,13 @@ template <class F> SAFEOPS_FN F real(int_of<F> i) {
   return bitcast<F>(i + bitcast<typename format<scalar_of<F>>::Bits>(shift)) - shift;
 }
 
+// x < bound or x <= 0, in one comparison: x is at most the number below the bound.
+template <class F> SAFEOPS_FN auto guarded(F x, scalar_of<F> bound) {
+  using S = scalar_of<F>;
+  const auto below = bitcast<typename format<S>::Bits>(bound) - 1;
+  return x <= (bound > S(0) ? bitcast<S>(below) : S(0));
+}
+
 // 2**e for e in the normal range.
 template <class F> SAFEOPS_FN F power_of_two(int_of<F> e) {
   using layout = format<scalar_of<F>>;
@@ -69,8 +78,36 @@ template <class F> SAFEOPS_FN Split<F> split(F x) {
   const auto tiny = magnitude(x) < layout::smallest_normal;
   const int_of<F> i = bits(F(tiny ? x * layout::two_to_mantissa : x));
   constexpr Bits exponent_mask = Bits(2 * layout::bias + 1);
-  const int_of<F> shift = tiny ? int_of<F>{} + Bits(layout::bias + layout::mantissa)
-                               : int_of<F>{} + Bits(layout::bias);
+  const int_of<F> shift =
+      tiny ? int_of<F>{} + Bits(layout::bias + layout::mantissa) : int_of<F>{} + Bits(layout::bias);
   return {bitcast<F>((i & ~(exponent_mask << layout::mantissa)) | pattern_of_one<S>()),
           ((i >> layout::mantissa) & exponent_mask) - shift};
 }
+
+// x = mantissa * 2**exponent with 3/4 <= mantissa < 3/2, for finite x > 0; subnormals too. A level
+// may bring instructions that give the same.
+template <class F> struct Normalized { F mantissa, exponent; };
+
+#if !SAFEOPS_HAS_NORMALIZED
+template <class F> SAFEOPS_FN Normalized<F> normalized(F x) {
+  using S = scalar_of<F>;
+  using layout = format<S>;
+  using Bits = typename layout::Bits;
+  constexpr Bits to_half_way = pattern_of_one<S>() - bitcast<Bits>(S(0.75));
+  const auto tiny = x < layout::smallest_normal;
+  const int_of<F> i = bits(F(tiny ? x * layout::two_to_mantissa : x));
+  const int_of<F> e =
+      shift_right_unsigned(int_of<F>(i + to_half_way), layout::mantissa) - Bits(layout::bias);
+  const F shift = tiny ? splat<F>(S(layout::mantissa)) : F{};
+  return {bitcast<F>(i - (e << layout::mantissa)), real<F>(e) - shift};
+}
+#else
+SAFEOPS_FN Normalized<float_v> normalized(float_v x) {
+  const __m512 m = _mm512_getmant_ps(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_src);
+  return {m, _mm512_getexp_ps(x) - _mm512_getexp_ps(m)};
+}
+SAFEOPS_FN Normalized<double_v> normalized(double_v x) {
+  const __m512d m = _mm512_getmant_pd(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_src);
+  return {m, _mm512_getexp_pd(x) - _mm512_getexp_pd(m)};
+}
+#endif

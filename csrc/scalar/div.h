@@ -1,19 +1,15 @@
 // x / y. Where |y| < bound or y == 0: x / copysign(bound, y) if hold, else fill (NaN for a NaN x).
 
-template <class F> SAFEOPS_FN auto div_guarded(F y, scalar_of<F> bound) {
-  return (magnitude(y) < bound) | (y == scalar_of<F>(0));
-}
-
 template <class F> struct div_value {
   using S = scalar_of<F>;
   S bound, fill, hold, limit;
 
   SAFEOPS_FN F operator()(F x, F y) const {
-    const auto guarded = div_guarded(y, bound);
-    const F held = guarded ? with_sign(splat<F>(bound), y) : y;
+    const auto outside = guarded(magnitude(y), bound);
+    const F held = outside ? with_sign(splat<F>(bound), y) : y;
     const F quotient = saturate(x / held, finite(x), limit);
     const F filled = x == x ? splat<F>(fill) : x;
-    return guarded & bool_mask<F>(hold == S(0)) ? filled : quotient;
+    return outside & bool_mask<F>(hold == S(0)) ? filled : quotient;
   }
 };
 
@@ -24,16 +20,16 @@ template <class F> struct div_gradient {
   S bound, fill, hold, limit;
 
   SAFEOPS_FN F to_x(F grad, F y) const {
-    const auto guarded = div_guarded(y, bound);
-    const F held = guarded ? with_sign(splat<F>(bound), y) : y;
+    const auto outside = guarded(magnitude(y), bound);
+    const F held = outside ? with_sign(splat<F>(bound), y) : y;
     const F d = saturate(grad / held, finite(grad), limit);
-    return (grad == S(0)) ? grad : guarded & bool_mask<F>(hold == S(0)) ? F{} : d;
+    return (grad == S(0)) ? grad : outside & bool_mask<F>(hold == S(0)) ? F{} : d;
   }
 
   SAFEOPS_FN F to_y(F grad, F x, F y) const {
     const auto normal = finite(grad) & finite(x) & finite(y) & (x != S(0));
     const F d = normal ? saturate(scaled(grad, x, y), normal, limit) : special(grad, x, y);
-    return div_guarded(y, bound) | (grad == S(0)) ? F{} : -d;
+    return guarded(magnitude(y), bound) | (grad == S(0)) ? F{} : -d;
   }
 
   static SAFEOPS_FN F scaled(F grad, F x, F y) {

@@ -4,10 +4,7 @@ template <class F> struct sqrt_value {
   using S = scalar_of<F>;
   S bound, below, slope, limit;
 
-  SAFEOPS_FN F operator()(F x) const {
-    const auto guarded = (x < bound) | (x <= S(0));
-    return guarded ? outside(x) : root(x);
-  }
+  SAFEOPS_FN F operator()(F x) const { return guarded(x, bound) ? outside(x) : root(x); }
 
   SAFEOPS_FN F outside(F x) const {
     if (slope == S(0)) return splat<F>(below);
@@ -24,9 +21,8 @@ template <class F> struct sqrt_gradient {
   SAFEOPS_FN F operator()(F grad, F saved) const {
     const bool result = bound == S(0) && below == S(0);
     const F r = result ? saved : root(saved);
-    const auto guarded = (saved < bound) | (saved <= S(0));
     const F outside = slope == S(0) ? F{} : grad * slope;
-    const F d = saturate(F(guarded ? outside : grad / (r + r)), finite(grad), limit);
+    const F d = saturate(F(guarded(saved, bound) ? outside : grad / (r + r)), finite(grad), limit);
     return grad == S(0) ? grad : d;
   }
 };

@@ -142,7 +142,7 @@ def _over(value: Tensor, inputs: Sequence[Tensor], dtype: torch.dtype) -> Tensor
 
 def _limit(like: Tensor, dtype: torch.dtype) -> Tensor:
     limit = torch.finfo(dtype).max
-    return torch.where(like < 0, -limit, limit).to(like.dtype)
+    return torch.full_like(like, limit).copysign(like)
 
 
 def _ones_where(condition: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
