@@ -13,6 +13,7 @@ ROUTES = ["formulas"] if KERNELS_OFF else ["kernel", "formulas"]
 
 
 def pytest_configure(config):
+    config.addinivalue_line("markers", "unrecorded: test_transforms.py does not watch this test")
     if os.environ.get("PYTEST_XDIST_WORKER"):
         torch.set_num_threads(1)
 
@@ -40,6 +41,13 @@ def route(request, monkeypatch):
 def any_route(request, monkeypatch):
     """The eager routes, and the composite that torch.func transforms see."""
     return _route(request.param, monkeypatch)
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    if KERNELS_OFF:
+        pytest.skip("SAFEOPS_KERNELS=off")
+    return _route("kernel", monkeypatch)
 
 
 @pytest.fixture

@@ -97,12 +97,16 @@ def test_promotion_with_a_python_number(route, dtype, number, shape):
     """number / x is a division too; torch's own operator multiplies by a rounded reciprocal."""
     x = sample(dtype, shape)
     promoted = (number / x).dtype
-    over = torch.tensor(number).to(promoted).expand_as(x) / x.to(promoted)
+    over = torch.tensor(number, dtype=torch.float64).to(promoted).expand_as(x) / x.to(promoted)
     for ours, theirs in [(safe_div(x, number), x / number), (safe_div(number, x), over)]:
         assert ours.dtype is theirs.dtype
         finite = theirs.isfinite()
         assert_same(ours[finite], theirs[finite])
-        assert ours[~finite & (torch.tensor(number).to(promoted).isfinite())].isfinite().all()
+        assert (
+            ours[~finite & (torch.tensor(number, dtype=torch.float64).to(promoted).isfinite())]
+            .isfinite()
+            .all()
+        )
 
 
 @pytest.mark.parametrize(("left", "right"), list(itertools.permutations(FLOATING, 2)), ids=label)
