@@ -39,7 +39,7 @@ demo: $(BUILT)
 	.venv/bin/safeops demo
 
 test: $(BUILT)
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto --maxprocesses 8
 
 slow: $(BUILT)
 	$(PY) -m pytest -m slow
