@@ -119,7 +119,7 @@ def bit_sweep(dtype: torch.dtype, n: int, seed: int = 0) -> Tensor:
 
     Args:
         dtype: float64, float32, float16 or bfloat16.
-        n: how many; rounded up to an even number.
+        n: how many; rounded up to an even number, and never more than the dtype has.
         seed: another seed, other patterns.
 
     >>> x = bit_sweep(torch.float32, 1000)

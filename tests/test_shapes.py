@@ -16,7 +16,8 @@ def values(*shape, dtype=torch.float32, seed=0):
     """Numbers of every size in this shape."""
     n = torch.Size(shape).numel()
     generator = torch.Generator().manual_seed(seed)
-    x = bit_sweep(dtype, max(n, 2), seed)[:n]
+    x = bit_sweep(dtype, max(n, 2), seed)
+    x = x.repeat(n // x.numel() + 1)[:n]
     return x[torch.randperm(n, generator=generator)].reshape(shape)
 
 

@@ -1,0 +1,72 @@
+"""The examples of the docstrings and of the README run; everything public is explained."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import safeops
+
+README = Path(__file__).parent.parent / "README.md"
+MODULES = sorted(
+    name
+    for _, name, _ in pkgutil.walk_packages(safeops.__path__, "safeops.")
+    if not name.endswith(("._C", "__main__"))
+)
+PUBLIC = [name for name in safeops.__all__ if name != "__version__"]
+OPS = [name for name in PUBLIC if "eps" in inspect.signature(getattr(safeops, name)).parameters]
+
+
+@pytest.mark.parametrize("name", ["safeops", *MODULES])
+def test_examples(name):
+    module = importlib.import_module(name)
+    results = doctest.testmod(module, extraglobs={"torch": torch, "safeops": safeops})
+    assert results.failed == 0
+
+
+def test_examples_of_the_ops_are_found():
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    for name in PUBLIC:
+        assert any(test.examples for test in finder.find(getattr(safeops, name))), name
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_name_is_explained(name):
+    thing = getattr(safeops, name)
+    text = inspect.getdoc(thing) or ""
+    assert text
+    parameters = [p for p in inspect.signature(thing).parameters if p != "tensors"]
+    assert [p for p in parameters if not re.search(rf"\b{p}\b", text)] == []
+
+
+@pytest.mark.parametrize("name", [*OPS, "finite_clip"])
+def test_docstring_of_an_op(name):
+    """Formula, domain, gradient, arguments, result, errors, example, source."""
+    text = inspect.getdoc(getattr(safeops, name))
+    parts = [".. math::", "Args:", "Returns:", "Raises:", ">>>", "Source:", "radient", "NaN"]
+    assert [part for part in parts if part not in text] == []
+
+
+def test_public_names():
+    assert sorted(safeops.__all__, key=str.lower) == list(safeops.__all__)
+    assert len(set(safeops.__all__)) == len(safeops.__all__)
+
+
+def blocks(path):
+    text = path.read_text() if path.exists() else ""
+    return re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("code", blocks(README), ids=lambda code: code.splitlines()[0])
+def test_readme(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if code.startswith(">>>"):
+        test = doctest.DocTestParser().get_doctest(code, {}, "README", str(README), 0)
+        assert doctest.DocTestRunner().run(test).failed == 0
+    else:
+        exec(compile(code, str(README), "exec"), {})
