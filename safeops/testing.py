@@ -13,6 +13,7 @@ _PATTERN = {
     torch.float16: torch.int16,
     torch.bfloat16: torch.int16,
 }
+_EXPONENT = 0x7FF << 52
 
 
 def _pattern(dtype: torch.dtype) -> torch.dtype:
@@ -81,8 +82,8 @@ def ulp(x: Tensor, dtype: torch.dtype) -> Tensor:
     [0.0009765625, 5.960464477539063e-08]
     """
     info = torch.finfo(dtype)
-    size = x.double().abs().clamp(info.smallest_normal, info.max)
-    return torch.ldexp(torch.ones_like(size), torch.frexp(size).exponent.double() - 1) * info.eps
+    size = x.double().clamp(-info.max, info.max).abs().clamp(min=info.smallest_normal)
+    return (size.contiguous().view(torch.int64) & _EXPONENT).view(torch.float64) * info.eps
 
 
 def all_values(dtype: torch.dtype) -> Tensor:

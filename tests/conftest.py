@@ -51,5 +51,10 @@ def kernel(monkeypatch):
 
 
 @pytest.fixture
+def formulas(monkeypatch):
+    return _route("formulas", monkeypatch)
+
+
+@pytest.fixture
 def composite():
     return Route("composite")
