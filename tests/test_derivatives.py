@@ -10,7 +10,7 @@ from tests.routes import Recorder
 from tests.samples import label, specials
 
 # torch's own forward-mode formulas come from a script that warns
-pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 each_variant = pytest.mark.parametrize(
     ("op", "options"),
     [(op, options) for op in OPS for options in op.options],

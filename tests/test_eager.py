@@ -126,10 +126,12 @@ def test_backward_twice(route, op):
         torch.autograd.grad(value, inputs)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace")
 def test_jit_trace_takes_the_composite():
-    with pytest.warns(DeprecationWarning, match="torch.jit.trace"):
-        traced = torch.jit.trace(safeops.safe_log, X)
-    torch.testing.assert_close(traced(X), safeops.safe_log(X))
+    """Unchecked: torch's own check compares the names of values, which differ from run to run."""
+    traced = torch.jit.trace(safeops.safe_log, X, check_trace=False)
+    assert torch.equal(traced(X), safeops.safe_log(X))
+    assert "safeops::" not in str(traced.graph)
 
 
 # --- why_not_kernel ----------------------------------------------------------------------------
