@@ -7,8 +7,7 @@ SAFEOPS_BUILD ?= cpu
 PY := .venv/bin/python
 PIP := $(PY) -m pip
 BUILT := .venv/built-$(SAFEOPS_BUILD)
-CSRC := $(shell find csrc -type f)
-CODE := safeops tests benchmarks examples setup.py
+CSRC := $(shell find csrc -name '*.h' -o -name '*.inc' -o -name '*.cpp')
 
 # The stamp of a whole .venv holds the Python version and the folder. A PYTHON that was asked for
 # must be that version; else the one in .venv is as good as any.
