@@ -88,7 +88,7 @@ double bfloat16_to_double(uint16_t b) {
   return value;
 }
 
-double element(const void* data, Dtype dtype, int64_t i) {
+double read(const void* data, Dtype dtype, int64_t i) {
   switch (dtype) {
     case kDouble:
       return static_cast<const double*>(data)[i];
@@ -99,6 +99,12 @@ double element(const void* data, Dtype dtype, int64_t i) {
     default:
       return bfloat16_to_double(static_cast<const uint16_t*>(data)[i]);
   }
+}
+
+// One element as a number; every NaN is the default one.
+double element(const void* data, Dtype dtype, int64_t i) {
+  const double value = read(data, dtype, i);
+  return value == value ? value : __builtin_nan("");
 }
 
 // The inputs of one call. A 0-dim input may have another dtype (the compute type): it is read as
