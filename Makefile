@@ -74,7 +74,7 @@ clean:
 
 $(BUILT): .venv/installed setup.py pyproject.toml safeops/_version.py $(CSRC)
 	@rm -f .venv/built-*
-	@echo "-- Building the kernels (SAFEOPS_BUILD=$(SAFEOPS_BUILD)); the first time takes a minute or two"
+	@echo "-- Building safeops, SAFEOPS_BUILD=$(SAFEOPS_BUILD); the kernels take a minute or two the first time"
 	@SAFEOPS_BUILD=$(SAFEOPS_BUILD) $(PIP) install --no-build-isolation -e .
 	@$(PY) -c 'import safeops; print("-- Kernels:", safeops.why_not_kernel() or "ready")'
 	@touch $@
