@@ -161,6 +161,17 @@ def test_bad_upstream_passes_where_nothing_is_guarded(any_route, op, dtype, opti
         assert_nowhere(~guarded & gradient.isfinite(), gradient, *inputs)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=label)
+def test_tangent_steeper_than_the_dtype(any_route, dtype):
+    """1 / eps is beyond the range, upstream / eps is not."""
+    eps, upstream = 2.0**-130, torch.tensor([2.0**-100], dtype=dtype)
+    value, (gradient,) = any_route.both(
+        OP["safe_log"], [torch.zeros(1, dtype=dtype)], upstream, eps=eps, extend="linear"
+    )
+    assert gradient == 2.0**30
+    torch.testing.assert_close(value, torch.tensor([math.log(eps) - 1], dtype=dtype))
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_case(any_route, case):
     op, dtype = OP[case["op"]], getattr(torch, case["dtype"])

@@ -108,3 +108,11 @@ def assert_is(actual, expected, exact):
     if exact:
         torch.testing.assert_close(actual.double(), wanted, rtol=0, atol=0, equal_nan=True)
     assert oracle.ulp_distance(actual, wanted) <= 1
+
+
+@pytest.mark.parametrize("name", ["safe_log", "safe_sqrt", "safe_div"])
+def test_fill_keeps_the_sign_of_zero(route, name):
+    """0.0 == -0.0, so a cache of options by equality would confuse them."""
+    op, zeros = OP[name], [torch.zeros(1)] * OP[name].arity
+    assert not route.value(op, zeros, fill=0.0).signbit()
+    assert route.value(op, zeros, fill=-0.0).signbit()
