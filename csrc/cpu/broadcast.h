@@ -161,33 +161,42 @@ struct Position {
     for (int d = 0; d < g.walked; ++d) sum += at[d] * g.stride[operand][d];
     return sum;
   }
-  void next_row(const Geometry& g) {
+  // Moves to the start of the next row; `row` is the offset of this one's start.
+  int64_t next_row(const Geometry& g, int operand, int64_t row) {
     at[0] = 0;
+    if (g.walked > 1 && ++at[1] < g.walk_size[1]) return row + g.stride[operand][1];
     for (int d = 1; d < g.walked; ++d) {
-      if (++at[d] < g.walk_size[d]) return;
+      if (at[d] < g.walk_size[d]) break;
       at[d] = 0;
+      if (d + 1 < g.walked) ++at[d + 1];
     }
+    return offset(g, operand);
   }
 };
+
+template <class Word>
+void copy_row(const Word* row, int64_t step, Word* to, int64_t count) {
+  if (step == 1) {
+    std::copy_n(row, count, to);
+  } else if (step == 0) {
+    std::fill_n(to, count, *row);
+  } else {
+    for (int64_t i = 0; i < count; ++i) to[i] = row[i * step];
+  }
+}
 
 // Copies n elements of an operand, from a position on, into a dense buffer.
 template <class Word>
 void gather(const Geometry& g, int operand, Position position, const Word* from, Word* to,
             int64_t n) {
   const int64_t step = g.stride[operand][0];
+  int64_t row = position.offset(g, operand) - position.at[0] * step;
   while (n > 0) {
-    const Word* row = from + position.offset(g, operand);
     const int64_t count = std::min(n, g.walk_size[0] - position.at[0]);
-    if (step == 1) {
-      std::copy_n(row, count, to);
-    } else if (step == 0) {
-      std::fill_n(to, count, *row);
-    } else {
-      for (int64_t i = 0; i < count; ++i) to[i] = row[i * step];
-    }
+    copy_row(from + row + position.at[0] * step, step, to, count);
     to += count;
     n -= count;
-    position.next_row(g);
+    row = position.next_row(g, operand, row);
   }
 }
 

@@ -3,6 +3,10 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <atomic>
 #include <optional>
 #include <string>
@@ -55,6 +59,7 @@ enum Op {
 constexpr int64_t kElementSize[] = {8, 4, 2, 2};
 constexpr int64_t kBlock = 1024;          // elements gathered at a time, into the first cache
 constexpr int64_t kShortRow = 128;        // rows below this are gathered several at a time
+constexpr int64_t kHugeFrom = 32 << 20, kHugeTo = 128 << 20;
 constexpr int64_t kGrainBytes = 1 << 16;  // work a thread needs to be worth waking
 
 Dtype dtype_of(const Tensor& t) {
@@ -149,13 +154,17 @@ class Walk {
     Run run = run_;
     if (!needs_position_) return block(run, begin, end - begin);
     alignas(64) char buffer[kMaxInputs][kBlock * sizeof(double)];
-    Position position(g_, begin);
+    int64_t kept = 0;  // elements in the buffers of periodic operands, from the start of a row
     while (begin < end) {
+      const Position position(g_, begin);
       const int64_t n = std::min(end - begin, length(position));
-      for (int k = 0; k < call_.inputs; ++k) place(run, k, position, buffer[k], n);
+      const bool whole = whole_rows() && position.at[0] == 0;
+      for (int k = 0; k < call_.inputs; ++k) {
+        if (!(whole && periodic_[k] && n <= kept)) place(run, k, position, buffer[k], n);
+      }
+      kept = whole ? std::max(kept, n) : 0;
       block(run, begin, n);
       begin += n;
-      position = Position(g_, begin);
     }
   }
 
@@ -179,13 +188,19 @@ class Walk {
                                              : kGathered;
     run_.scalar[k] = kind_[k] == kScalar || kind_[k] == kRepeated;
     run_.value[k] = scalar ? element(call_.data[k], call_.own[k], 0) : 0;
+    periodic_[k] = kind_[k] == kGathered;
+    for (int d = 1; d < g_.walked; ++d) periodic_[k] &= stride[d] == 0;
     needs_position_ |= kind_[k] > kScalar;
     in_rows_ |= kind_[k] == kRow || kind_[k] == kRepeated;
     gathers_ |= kind_[k] == kGathered;
   }
 
+  // Short rows are gathered several at a time.
+  bool whole_rows() const { return !in_rows_ && g_.walk_size[0] < kBlock; }
+
   int64_t length(const Position& position) const {
-    const int64_t row = in_rows_ ? g_.walk_size[0] - position.at[0] : kBlock;
+    const int64_t inner = g_.walk_size[0], row = inner - position.at[0];
+    if (whole_rows()) return kBlock / inner * inner - position.at[0];
     return gathers_ ? std::min(row, kBlock) : row;
   }
 
@@ -222,6 +237,7 @@ class Walk {
   char* out_[kMaxOutputs];
   Run run_{};
   Kind kind_[kMaxInputs];
+  bool periodic_[kMaxInputs] = {};
   bool needs_position_ = false, in_rows_ = false, gathers_ = false;
 };
 
@@ -245,6 +261,20 @@ Tensor empty(int dims, const int64_t* size, const int64_t* stride, Dtype dtype) 
   return Tensor(handle);
 }
 
+// A fresh tensor of this size is new pages, and faulting them in costs more than the op: ask for
+// huge ones. Measured to pay in this range only.
+void hint_huge_pages(void* data, int64_t bytes) {
+#if defined(__linux__)
+  constexpr int64_t page = 1 << 21;
+  if (bytes < kHugeFrom || bytes > kHugeTo) return;
+  const auto begin = (reinterpret_cast<uintptr_t>(data) + page - 1) & ~uintptr_t(page - 1);
+  const auto end = (reinterpret_cast<uintptr_t>(data) + bytes) & ~uintptr_t(page - 1);
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+#else
+  (void)data, (void)bytes;
+#endif
+}
+
 // Runs the loops over the call's inputs; each wanted output is a new tensor, the others are empty.
 std::vector<Tensor> run(const Call& call, const double* constants, Body body, int outputs,
                         int wanted) {
@@ -256,7 +286,9 @@ std::vector<Tensor> run(const Call& call, const double* constants, Body body, in
     const bool made = wanted >> k & 1;
     results.push_back(made ? empty(g.dims, g.size.data(), g.out_stride.data(), call.dtype)
                            : empty(1, &none, &one, call.dtype));
-    if (made) out[k] = results[k].mutable_data_ptr();
+    if (!made) continue;
+    out[k] = results[k].mutable_data_ptr();
+    hint_huge_pages(out[k], g.numel * kElementSize[call.dtype]);
   }
   if (g.numel == 0) return results;
   const Walk walk(call, g, out, body, constants);
