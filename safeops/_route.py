@@ -33,16 +33,37 @@ def raw(name: str) -> Callable[..., Any]:
     return getattr(torch.ops.safeops, name).default._op
 
 
+def register_fakes(name: str, inputs: int) -> None:
+    """Shapes, strides and dtypes of a raw op and its backward, for tensors without data."""
+    torch.library.register_fake(f"safeops::{name}", _fake_value)
+    backward = _fake_gradient if inputs == 1 else _fake_gradients
+    torch.library.register_fake(f"safeops::{name}_backward", backward)
+
+
+def _fake_value(x: Tensor, *rest: Any) -> Tensor:
+    others = [value for value in rest if isinstance(value, Tensor)]
+    return x.abs() if not others else x + others[0].to(x.dtype)
+
+
+def _fake_gradient(grad: Tensor, saved: Tensor, *constants: float) -> Tensor:
+    return grad + saved
+
+
+def _fake_gradients(grad: Tensor, x: Tensor | None, y: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    *_, want_x, want_y = rest
+    both = grad + (y if x is None else x).to(grad.dtype) + y.to(grad.dtype)
+    empty = grad.new_empty(0)
+    return (both if want_x else empty), (torch.empty_like(both) if want_y else empty)
+
+
 def plain_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """function.apply without its own look for transforms, which the route has taken already."""
-    return super(torch.autograd.Function, function).apply
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
 
 def transforms_active() -> bool:
     """True inside torch.func transforms, forward-mode AD and torch.jit.trace."""
-    return (
-        _functorch_active() or _forward_ad._current_level >= 0 or _tracing_state() is not None
-    )
+    return _functorch_active() or _forward_ad._current_level >= 0 or _tracing_state() is not None
 
 
 def is_plain(grad: Tensor) -> bool:

@@ -57,8 +57,8 @@ enum Op {
 };
 
 constexpr int64_t kElementSize[] = {8, 4, 2, 2};
-constexpr int64_t kBlock = 1024;          // elements gathered at a time, into the first cache
-constexpr int64_t kShortRow = 128;        // rows below this are gathered several at a time
+constexpr int64_t kBlock = 1024;    // elements gathered at a time, into the first cache
+constexpr int64_t kShortRow = 128;  // rows below this are gathered several at a time
 constexpr int64_t kHugeFrom = 32 << 20, kHugeTo = 128 << 20;
 constexpr int64_t kGrainBytes = 1 << 16;  // work a thread needs to be worth waking
 

@@ -65,8 +65,9 @@ template <class F> struct div_gradient {
   }
 
   SAFEOPS_FN F extraordinary(F grad, F x, F y) const {
-    const auto normal = finite(grad) & finite(x) & finite(y) & (x != S(0));
-    return normal ? saturate(scaled(grad, x, y), normal, limit) : special(grad, x, y);
+    const auto ordinary = finite(grad) & finite(x) & finite(y);
+    const F d = x == S(0) ? F{} : saturate(scaled(grad, x, y), ordinary, limit);
+    return ordinary ? d : special(grad, x, y);
   }
 
   static SAFEOPS_FN F scaled(F grad, F x, F y) {
@@ -83,7 +84,7 @@ template <class F> struct div_gradient {
     return p * power_of_two<F>(half) * power_of_two<F>(I(e - half));
   }
 
-  // Zero, infinite or NaN operands: only the class of the result matters.
+  // Infinite or NaN operands: only the class of the result matters.
   static SAFEOPS_FN F special(F grad, F x, F y) {
     const F product = (grad / y) * x;
     return bitcast<F>(bits(product) ^ (bits(y) & sign_bit<S>()));

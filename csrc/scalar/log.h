@@ -1,4 +1,4 @@
-// log(x), and below + slope * (x - bound) where x < bound or x <= 0.
+// log(x), and below + (x - bound) / run where x < bound or x <= 0.
 
 // x = m * 2**k with 3/4 <= m < 3/2, so that log x is near 0 only where k = 0; r = m c[i] - 1 with i
 // the top four bits of m's mantissa; log x = k ln 2 + T[i] + r + r**2 Q(r). T[i] = -log c[i] has so
@@ -101,7 +101,7 @@ template <class F> SAFEOPS_FN F log_of_positive(F x) {
 
 template <class F> struct log_value {
   using S = scalar_of<F>;
-  S bound, below, slope, limit;
+  S bound, below, run, limit;
 
   SAFEOPS_FN F operator()(F x) const {
     const F log = x <= format<S>::max ? log_of_positive(x) : x;
@@ -109,17 +109,17 @@ template <class F> struct log_value {
   }
 
   SAFEOPS_FN F outside(F x) const {
-    if (slope == S(0)) return splat<F>(below);
-    return saturate(fma(splat<F>(slope), x - bound, splat<F>(below)), finite(x), limit);
+    if (run == S(0)) return splat<F>(below);
+    return saturate((x - bound) / run + below, finite(x), limit);
   }
 };
 
 template <class F> struct log_gradient {
   using S = scalar_of<F>;
-  S bound, below, slope, limit;
+  S bound, below, run, limit;
 
   SAFEOPS_FN F operator()(F grad, F x) const {
-    const F outside = slope == S(0) ? F{} : grad * slope;
+    const F outside = run == S(0) ? F{} : grad / run;
     const F d = saturate(F(guarded(x, bound) ? outside : grad / x), finite(grad), limit);
     return grad == S(0) ? grad : d;
   }

@@ -1,14 +1,14 @@
-// sqrt(x), and below + slope * (x - bound) where x < bound or x <= 0.
+// sqrt(x), and below + (x - bound) / run where x < bound or x <= 0.
 
 template <class F> struct sqrt_value {
   using S = scalar_of<F>;
-  S bound, below, slope, limit;
+  S bound, below, run, limit;
 
   SAFEOPS_FN F operator()(F x) const { return guarded(x, bound) ? outside(x) : root(x); }
 
   SAFEOPS_FN F outside(F x) const {
-    if (slope == S(0)) return splat<F>(below);
-    return saturate(fma(splat<F>(slope), x - bound, splat<F>(below)), finite(x), limit);
+    if (run == S(0)) return splat<F>(below);
+    return saturate((x - bound) / run + below, finite(x), limit);
   }
 };
 
@@ -16,12 +16,12 @@ template <class F> struct sqrt_value {
 // with a bound or a fill the input is.
 template <class F> struct sqrt_gradient {
   using S = scalar_of<F>;
-  S bound, below, slope, limit;
+  S bound, below, run, limit;
 
   SAFEOPS_FN F operator()(F grad, F saved) const {
     const bool result = bound == S(0) && below == S(0);
     const F r = result ? saved : root(saved);
-    const F outside = slope == S(0) ? F{} : grad * slope;
+    const F outside = run == S(0) ? F{} : grad / run;
     const F d = saturate(F(guarded(saved, bound) ? outside : grad / (r + r)), finite(grad), limit);
     return grad == S(0) ? grad : d;
   }

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._elementwise import Binary, Constants, number, positive
+from ._elementwise import Binary
+from ._options import Constants, number, positive, within
 
 _DEFAULT: Any = object()
 
@@ -18,7 +19,7 @@ def _guarded(y: Tensor, bound: float) -> Tensor:
 
 def _held(y: Tensor, bound: float, hold: float) -> Tensor:
     """y, with guarded elements moved to where the division is defined."""
-    outside = torch.where(torch.signbit(y), -bound, bound).to(y.dtype) if hold else 1.0
+    outside = torch.full_like(y, bound).copysign(y.detach()) if hold else 1.0
     return torch.where(_guarded(y, bound), outside, y)
 
 
@@ -26,7 +27,7 @@ def _value(x: Tensor, y: Tensor, bound: float, fill: float, hold: float) -> Tens
     quotient = x / _held(y, bound, hold)
     if hold:
         return quotient
-    hidden = torch.where(x.isnan(), torch.nan, fill).to(x.dtype)
+    hidden = torch.where(x != x, torch.nan, fill).to(x.dtype)
     return torch.where(_guarded(y, bound), hidden, quotient)
 
 
@@ -44,16 +45,22 @@ def _gradient_y(
 
 
 def _product_over_square(g: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """g * x / y**2 without an overflow or underflow on the way."""
+    """g * x / y**2 without an overflow or underflow on the way.
+
+    In float64 that takes the exponents apart, which torch cannot differentiate at every point:
+    there a gradient that is differentiated again may saturate early.
+    """
     if g.dtype is torch.float32:
         g, x, y = g.double(), x.double(), y.double()
         return g * x / (y * y)
+    if torch.is_grad_enabled():
+        return (g / y) * (x / y)
     (g, eg), (x, ex), (y, ey) = torch.frexp(g), torch.frexp(x), torch.frexp(y)
-    exponent = (eg + ex - 2 * ey).clamp(-2200, 2200)
-    parts = exponent // 3, exponent // 3, exponent - 2 * (exponent // 3)
+    exponent = eg + ex - 2 * ey
+    third = exponent // 3
     value = (g / y) * (x / y)
-    for part in parts:
-        value = torch.ldexp(value, part)
+    for part in (third, third, exponent - 2 * third):
+        value = torch.ldexp(value, part.clamp(-1000, 1000))
     return value
 
 
@@ -63,10 +70,16 @@ def _constants(dtype: torch.dtype, eps: float | None, fill: float | None) -> Con
             "safe_div: fill=None holds the denominator eps away from zero; give eps as well"
         )
     bound = 0.0 if eps is None else positive("safe_div", "eps", eps, dtype)
-    return (bound, 0.0, 1.0) if fill is None else (bound, number("safe_div", "fill", fill), 0.0)
+    if fill is None:
+        return bound, 0.0, 1.0
+    return bound, within(number("safe_div", "fill", fill), dtype), 0.0
 
 
-_div = Binary("div", "safe_div", _constants, _value, (_gradient_x, _gradient_y))
+def _overflows(bound: float, fill: float, hold: float) -> bool:
+    return True
+
+
+_div = Binary("div", "safe_div", _constants, _value, (_gradient_x, _gradient_y), _overflows)
 
 
 def safe_div(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 import torch
 from torch import Tensor
 
-from ._elementwise import Constants, Unary, check, number, rounded
+from ._elementwise import Unary
+from ._options import Constants, check, number, rounded, within
 
 
 def _value(x: Tensor, min: float, max: float, nan: float) -> Tensor:
-    clipped = x.clamp(min, max)
-    return clipped if math.isnan(nan) else torch.where(x.isnan(), nan, clipped)
+    clipped = torch.where(x < min, min, torch.where(x > max, max, x))
+    return torch.where(x != x, nan, clipped)
 
 
 def _gradient_x(grad: Tensor, x: Tensor, min: float, max: float, nan: float) -> Tensor:
@@ -23,7 +25,7 @@ def _bound(name: str, value: float | None, default: float, dtype: torch.dtype) -
     """A bound rounded to dtype and held inside its range."""
     if value is None:
         return default
-    if value in (math.inf, -math.inf):
+    if isinstance(value, Real) and math.isinf(value):
         return math.copysign(default, value)
     limit, bound = torch.finfo(dtype).max, number("finite_clip", name, value)
     return math.copysign(limit, bound) if abs(bound) >= limit else rounded(bound, dtype)
@@ -36,10 +38,16 @@ def _constants(
     low, high = _bound("min", min, -limit, dtype), _bound("max", max, limit, dtype)
     if low > high:
         raise ValueError(f"finite_clip: expected min <= max, got min={min!r} and max={max!r}")
-    return low, high, math.nan if nan is None else number("finite_clip", "nan", nan)
+    if nan is None:
+        return low, high, math.nan
+    return low, high, within(number("finite_clip", "nan", nan), dtype)
 
 
-_finite_clip = Unary("finite_clip", "finite_clip", _constants, _value, (_gradient_x,))
+def _overflows(min: float, max: float, nan: float) -> bool:
+    return False
+
+
+_finite_clip = Unary("finite_clip", "finite_clip", _constants, _value, (_gradient_x,), _overflows)
 
 
 def finite_clip(
@@ -55,7 +63,8 @@ def finite_clip(
 
     Args:
         x: a tensor of any shape.
-        min, max: numbers; by default, and at most, ±finfo(dtype).max (so infinities are allowed). Rounded to the dtype.
+        min, max: numbers, rounded to the dtype; by default, and at most, ±finfo(dtype).max, so
+            infinities are allowed.
         nan: the value to put in place of NaN; by default NaN stays.
 
     Returns:
@@ -75,9 +84,7 @@ def finite_clip(
     return _finite_clip((min, max, nan), x)
 
 
-def _clip_integers(
-    x: Tensor, min: float | None, max: float | None, nan: float | None
-) -> Tensor:
+def _clip_integers(x: Tensor, min: float | None, max: float | None, nan: float | None) -> Tensor:
     """An integer is finite: only the bounds that were given matter, and they promote."""
     check("finite_clip", x)
     bounds = [bound for bound in (min, max) if bound is not None]

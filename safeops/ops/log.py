@@ -7,32 +7,37 @@ import math
 import torch
 from torch import Tensor
 
-from ._elementwise import Constants, Unary, one_sided
+from ._elementwise import Unary
+from ._options import Constants, one_sided
 
 
 def _guarded(x: Tensor, bound: float) -> Tensor:
     return (x < bound) | (x <= 0)
 
 
-def _value(x: Tensor, bound: float, below: float, slope: float) -> Tensor:
+def _value(x: Tensor, bound: float, below: float, run: float) -> Tensor:
     guarded = _guarded(x, bound)
-    outside = below + slope * (torch.where(guarded, x, bound) - bound) if slope else below
+    outside = below + (torch.where(guarded, x, bound) - bound) / run if run else below
     return torch.where(guarded, outside, torch.where(guarded, 1.0, x).log())
 
 
-def _gradient_x(grad: Tensor, x: Tensor, bound: float, below: float, slope: float) -> Tensor:
+def _gradient_x(grad: Tensor, x: Tensor, bound: float, below: float, run: float) -> Tensor:
     guarded = _guarded(x, bound)
-    outside = slope * grad if slope else 0.0
+    outside = grad / run if run else 0.0
     return torch.where(guarded, outside, grad / torch.where(guarded, 1.0, x))
 
 
-def _constants(
-    dtype: torch.dtype, eps: float | None, fill: float | None, extend: str
-) -> Constants:
-    return one_sided("safe_log", dtype, eps, fill, extend, math.log, lambda e: 1 / e)
+def _overflows(bound: float, below: float, run: float) -> bool:
+    return run != 0
 
 
-_log = Unary("log", "safe_log", _constants, _value, (_gradient_x,))
+def _constants(dtype: torch.dtype, eps: float | None, fill: float | None, extend: str) -> Constants:
+    info = torch.finfo(dtype)
+    lowest = math.log(info.smallest_normal) + math.log(info.eps)
+    return one_sided("safe_log", dtype, eps, fill, extend, lowest, math.log, lambda e: e)
+
+
+_log = Unary("log", "safe_log", _constants, _value, (_gradient_x,), _overflows)
 
 
 def safe_log(

@@ -7,25 +7,26 @@ import math
 import torch
 from torch import Tensor
 
-from ._elementwise import Constants, Unary, one_sided
+from ._elementwise import Unary
+from ._options import Constants, one_sided
 
 
 def _guarded(x: Tensor, bound: float) -> Tensor:
     return (x < bound) | (x <= 0)
 
 
-def _value(x: Tensor, bound: float, below: float, slope: float) -> Tensor:
+def _value(x: Tensor, bound: float, below: float, run: float) -> Tensor:
     guarded = _guarded(x, bound)
-    outside = below + slope * (torch.where(guarded, x, bound) - bound) if slope else below
+    outside = below + (torch.where(guarded, x, bound) - bound) / run if run else below
     return torch.where(guarded, outside, torch.where(guarded, 1.0, x).sqrt())
 
 
-def _gradient_x(grad: Tensor, saved: Tensor, bound: float, below: float, slope: float) -> Tensor:
+def _gradient_x(grad: Tensor, saved: Tensor, bound: float, below: float, run: float) -> Tensor:
     result = _saves_result(bound, below)
     guarded = saved == 0 if result else _guarded(saved, bound)
     inside = torch.where(guarded, 1.0, saved)
     root = inside if result else inside.sqrt()
-    return torch.where(guarded, slope * grad if slope else 0.0, grad / (2 * root))
+    return torch.where(guarded, grad / run if run else 0.0, grad / (2 * root))
 
 
 def _saves_result(bound: float, below: float) -> bool:
@@ -33,19 +34,21 @@ def _saves_result(bound: float, below: float) -> bool:
     return bound == 0 and below == 0
 
 
-def _save(x: Tensor, result: Tensor, bound: float, below: float, slope: float) -> Tensor:
+def _save(x: Tensor, result: Tensor, bound: float, below: float, run: float) -> Tensor:
     return result if _saves_result(bound, below) else x
 
 
-def _constants(
-    dtype: torch.dtype, eps: float | None, fill: float | None, extend: str
-) -> Constants:
-    if eps is None and fill is None:
-        fill = 0.0 if extend == "clamp" else None
-    return one_sided("safe_sqrt", dtype, eps, fill, extend, math.sqrt, lambda e: 0.5 / math.sqrt(e))
+def _overflows(bound: float, below: float, run: float) -> bool:
+    return run != 0
 
 
-_sqrt = Unary("sqrt", "safe_sqrt", _constants, _value, (_gradient_x,), save=_save)
+def _constants(dtype: torch.dtype, eps: float | None, fill: float | None, extend: str) -> Constants:
+    return one_sided(
+        "safe_sqrt", dtype, eps, fill, extend, 0.0, math.sqrt, lambda e: 2 * math.sqrt(e)
+    )
+
+
+_sqrt = Unary("sqrt", "safe_sqrt", _constants, _value, (_gradient_x,), _overflows, _save)
 
 
 def safe_sqrt(
