@@ -54,7 +54,9 @@ def polynomial(low: mpf, high: mpf, degree: int) -> tuple[list[mpf], mpf]:
     coefficients = chebyfit(q, [low, high], degree + 1)
     points = [low + (high - low) * k / 400 for k in range(401)]
     error = max(
-        abs(mp.polyval(coefficients, r) - q(r)) * r**2 / abs(log1p(r)) for r in points if abs(r) > 1e-9
+        abs(mp.polyval(coefficients, r) - q(r)) * r**2 / abs(log1p(r))
+        for r in points
+        if abs(r) > 1e-9
     )
     return coefficients, error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch.compiler import is_compiling
 
 from .. import _extension
 from .._route import is_plain, plain_apply, raw, register_fakes, transforms_active, why_not_kernel
-from ._options import COMPUTE, Constants, as_floating, check, scalar
+from ._options import COMPUTE, Constants, as_floating, check
 
 Formula = Callable[..., Tensor]
 Call = tuple[bool, torch.dtype, Constants]  # kernel or formulas, the result's dtype, constants
@@ -43,17 +44,29 @@ def _ones_where(condition: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
     return [torch.where(condition, 1.0, tensor) for tensor in tensors]
 
 
+def _differentiable(wide: Sequence[Tensor], fixed: Sequence[Tensor]) -> list[Tensor]:
+    """Each input, without its derivative where it is NaN or another one is not finite."""
+    chosen = []
+    for i, tensor in enumerate(wide):
+        cut = fixed[i] != fixed[i]
+        for j, other in enumerate(fixed):
+            cut = cut if i == j else cut | ~_finite([other])
+        chosen.append(torch.where(cut, fixed[i], tensor))
+    return chosen
+
+
 def _gradient(
     formula: Formula, grad: Tensor, used: Sequence[Tensor], constants: Constants, dtype: torch.dtype
 ) -> Tensor:
-    """The formula, saturated (G2), and zero where the upstream gradient is (G1).
+    """The formula, saturated (G2), and zero where the upstream gradient is (G1) or where zero
+    met an overflow on the way.
 
     Where it may be differentiated again, elements that are replaced do not reach the formula:
     the where trap would make their second derivative NaN.
     """
     value = formula(grad, *used, *constants)
     over = _over(value, [grad, *used], dtype)
-    zero = (grad == 0) & ~_finite(used)
+    zero = ((grad == 0) & ~_finite(used)) | (_finite([grad, *used]) & (value != value))
     limit = _limited(value, dtype)
     if torch.is_grad_enabled():
         value = formula(*_ones_where(over | zero, [grad, *used]), *constants)
@@ -150,32 +163,40 @@ class Elementwise:
     def composite(
         self, dtype: torch.dtype, constants: Constants, inputs: Sequence[Tensor]
     ) -> Tensor:
-        """The value as differentiable operations. Where it saturates, a tangent of value 0
-        carries the derivative of the unsaturated function (V2); where an input is not finite,
-        there is no derivative, or a zero upstream gradient would give NaN (G1)."""
+        """The value as differentiable operations.
+
+        Where it or a derivative overflows, a tangent of value 0 carries the derivative of the
+        unsaturated function (V2). A NaN input has no derivative, and an infinite one leaves none
+        to the other input: a zero upstream gradient would turn it into NaN (G1).
+        """
         wide = [tensor.to(COMPUTE[dtype]) for tensor in inputs]
         fixed = [tensor.detach() for tensor in wide]
-        value = self.value(*fixed, *constants)
-        over, infinite = _over(value, fixed, dtype), ~_finite(fixed)
-        inside = self.value(*_ones_where(over | infinite, wide), *constants)
-        if self.overflows(*constants):
-            tangent = self._tangent(constants, wide, over)
-            inside = torch.where(over, _limited(value, dtype) + tangent, inside)
-        return torch.where(infinite, value, inside).to(dtype)
+        smooth = _differentiable(wide, fixed)
+        if not self.overflows(*constants):
+            return self.value(*smooth, *constants).to(dtype)
+        value, slopes = self.value(*fixed, *constants), self._slopes(constants, fixed)
+        over = _over(value, fixed, dtype)
+        for slope in slopes[1:]:  # a product: a zero upstream gradient would meet its overflow
+            over = over | (_finite(fixed) & (slope.abs() == torch.finfo(slope.dtype).max))
+        terms = [
+            (torch.where(over, x, 0.0) - torch.where(over, still, 0.0)) * slope
+            for x, still, slope in zip(wide, fixed, slopes, strict=True)
+        ]
+        inside = self.value(*_ones_where(over, smooth), *constants)
+        outside = functools.reduce(torch.add, terms) + _limited(value, dtype)
+        return torch.where(over, outside, inside).to(dtype)
 
-    def _tangent(self, constants: Constants, wide: Sequence[Tensor], over: Tensor) -> Tensor:
-        kept = _ones_where(~over, wide)
-        fixed = [tensor.detach() for tensor in kept]
+    def _slopes(self, constants: Constants, fixed: Sequence[Tensor]) -> list[Tensor]:
+        """The derivative to each input, by the gradient formulas."""
         saved = fixed
         if self.save is not None:
             saved = [self.save(*fixed, self.value(*fixed, *constants), *constants)]
-        ones = torch.ones_like(over, dtype=fixed[0].dtype)
-        slopes = [
-            _limited(formula(ones, *(saved[i] for i in used), *constants), ones.dtype).detach()
-            for formula, used in zip(self.gradients, self.uses, strict=True)
-        ]
-        terms = [(t - f) * slope for t, f, slope in zip(kept, fixed, slopes, strict=True)]
-        return functools.reduce(torch.add, terms)
+        ones = torch.ones_like(functools.reduce(torch.add, fixed))
+        with torch.no_grad():
+            return [
+                _gradient(formula, ones, [saved[i] for i in used], constants, ones.dtype)
+                for formula, used in zip(self.gradients, self.uses, strict=True)
+            ]
 
 
 class Unary(Elementwise):
@@ -224,7 +245,7 @@ class Binary(Elementwise):
 
     def __call__(self, options: tuple, x: Any, y: Any) -> Tensor:
         if type(y) in (float, int) and why_not_kernel(x) is None:
-            y = scalar(y, COMPUTE[x.dtype])
+            y = torch.tensor(y, dtype=COMPUTE[x.dtype])
         elif why_not_kernel(x, y) is not None or x.dtype is not y.dtype:
             return self.general(options, x, y)
         dtype = x.dtype
@@ -235,7 +256,10 @@ class Binary(Elementwise):
 
     def operands(self, *inputs: Any) -> tuple[torch.dtype, tuple[Tensor, ...]]:
         x, y = inputs
-        check(self.public, x if isinstance(x, Tensor) or not isinstance(y, Tensor) else y)
+        two_numbers = isinstance(x, Real) and isinstance(y, Real)
+        for value in inputs:
+            if two_numbers or not isinstance(value, Real):
+                check(self.public, value)
         self._check_devices(x, y)
         dtype = _result_type(x, y)
         return dtype, (
@@ -260,8 +284,7 @@ class Binary(Elementwise):
         """In the result's dtype; a single number may keep another one (as in torch, the second
         operand keeps the compute type)."""
         if not isinstance(value, Tensor):
-            return scalar(value, single, self.public)
-        check(self.public, value)
+            return torch.tensor(value, dtype=single)
         return value.to(single if value.dim() == 0 and value.dtype is not dtype else dtype)
 
     def make_function(self) -> type[torch.autograd.Function]:

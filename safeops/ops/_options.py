@@ -46,16 +46,6 @@ def as_floating(op: str, tensor: Any) -> Tensor:
     return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
 
 
-def scalar(value: Any, dtype: torch.dtype, op: str = "safeops") -> Tensor:
-    """A Python number as a 0-dim tensor."""
-    if not isinstance(value, Real):
-        raise TypeError(
-            f"{op}: expected a torch.Tensor or a Python number, got {type(value).__name__}; "
-            "wrap it in torch.as_tensor(...)"
-        )
-    return torch.tensor(value, dtype=dtype)
-
-
 def within(value: float, dtype: torch.dtype) -> float:
     """A number that an op puts into its result: at most finfo(dtype).max in size."""
     limit = torch.finfo(dtype).max
@@ -76,7 +66,7 @@ def _real(op: str, name: str, value: Any) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
 
 
 def rounded(value: float, dtype: torch.dtype) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from ._elementwise import Binary
 from ._options import Constants, number, positive, within
@@ -47,13 +48,13 @@ def _gradient_y(
 def _product_over_square(g: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """g * x / y**2 without an overflow or underflow on the way.
 
-    In float64 that takes the exponents apart, which torch cannot differentiate at every point:
-    there a gradient that is differentiated again may saturate early.
+    In float64 that takes the exponents apart, which torch cannot differentiate at every point and
+    its compiler cannot compile: in those two cases an extreme gradient may saturate early.
     """
     if g.dtype is torch.float32:
         g, x, y = g.double(), x.double(), y.double()
         return g * x / (y * y)
-    if torch.is_grad_enabled():
+    if torch.is_grad_enabled() or is_compiling():
         return (g / y) * (x / y)
     (g, eg), (x, ex), (y, ey) = torch.frexp(g), torch.frexp(x), torch.frexp(y)
     exponent = eg + ex - 2 * ey
