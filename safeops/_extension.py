@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
+from pathlib import Path
 from types import ModuleType
 
 import torch
@@ -34,6 +36,8 @@ def _load() -> tuple[ModuleType | None, str | None]:
     try:
         module = importlib.import_module("safeops._C")
     except ModuleNotFoundError:
+        if others := sorted(path.name for path in Path(__file__).parent.glob("_C.*")):
+            return None, f"the kernels are for another Python than {_python()}: {others[0]}"
         return None, (
             "safeops was installed without kernels; with torch, ninja, pybind11 and a C++17 "
             "compiler present, 'pip install --no-build-isolation .' builds them"
@@ -53,7 +57,20 @@ def _load() -> tuple[ModuleType | None, str | None]:
     return module, None
 
 
-module, reason = _load()
+def _python() -> str:
+    return f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
 
-if module is None and _mode() == "require":
-    raise RuntimeError(f"SAFEOPS_KERNELS=require, but there are no kernels: {reason}")
+
+def give_up(why: str) -> None:
+    """No kernels, for that reason; an error where they are required."""
+    global module, reason
+    module, reason = None, why
+    if _mode() == "require":
+        raise RuntimeError(f"SAFEOPS_KERNELS=require, but there are no kernels: {why}")
+
+
+module: ModuleType | None
+reason: str | None
+module, reason = _load()
+if reason is not None:
+    give_up(reason)

@@ -137,8 +137,8 @@ def test_gradient_of_the_composite(composite, op, dtype, options):
 
 def beyond_range(index, x, y):
     """Where 1 / y or x / y**2 itself overflows: the composite limits it to finfo.max."""
-    x, y = x.double().abs().log2(), y.double().abs().log2()
-    size = x - 2 * y if index else -y
+    log_x, log_y = x.double().abs().log2(), y.double().abs().log2()
+    size = log_x - 2 * log_y if index else -log_y
     return size >= math.log2(torch.finfo(x.dtype).max)
 
 

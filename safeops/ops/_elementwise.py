@@ -58,19 +58,30 @@ def _differentiable(wide: Sequence[Tensor], fixed: Sequence[Tensor]) -> list[Ten
 def _gradient(
     formula: Formula, grad: Tensor, used: Sequence[Tensor], constants: Constants, dtype: torch.dtype
 ) -> Tensor:
-    """The formula, saturated (G2), and zero where the upstream gradient is (G1) or where zero
-    met an overflow on the way.
-
-    Where it may be differentiated again, elements that are replaced do not reach the formula:
-    the where trap would make their second derivative NaN.
-    """
+    """The formula, saturated (G2), and zero where the upstream gradient is (G1)."""
     value = formula(grad, *used, *constants)
+    if torch.is_grad_enabled() and not is_compiling():
+        return _differentiable_gradient(formula, value, grad, used, constants, dtype)
+    # The last operand is a divisor: infinite, it gives 0.
+    value = torch.where(_finite([grad, *used[:-1]]), _limited(value, dtype), value)
+    return torch.where(grad == 0, 0.0, value)
+
+
+def _differentiable_gradient(
+    formula: Formula,
+    value: Tensor,
+    grad: Tensor,
+    used: Sequence[Tensor],
+    constants: Constants,
+    dtype: torch.dtype,
+) -> Tensor:
+    """The same, to be differentiated again: its slope at a zero upstream gradient is kept, and
+    elements that are replaced do not reach the formula, since the where trap would make their
+    second derivative NaN."""
     over = _over(value, [grad, *used], dtype)
     zero = ((grad == 0) & ~_finite(used)) | (_finite([grad, *used]) & (value != value))
-    limit = _limited(value, dtype)
-    if torch.is_grad_enabled():
-        value = formula(*_ones_where(over | zero, [grad, *used]), *constants)
-    return torch.where(zero, 0.0, torch.where(over, limit, value))
+    safe = formula(*_ones_where(over | zero, [grad, *used]), *constants)
+    return torch.where(zero, 0.0, torch.where(over, _limited(value, dtype), safe))
 
 
 class Elementwise:
@@ -105,8 +116,15 @@ class Elementwise:
         self.function: Any = type(public.title().replace("_", ""), (self.make_function(),), {})
         self.apply = plain_apply(self.function)
         if _extension.module is not None:
-            register_fakes(name, len(gradients))
-            self.kernel, self.kernel_backward = raw(name), raw(f"{name}_backward")
+            self._take_kernels()
+
+    def _take_kernels(self) -> None:
+        try:
+            self.kernel, self.kernel_backward = raw(self.name), raw(f"{self.name}_backward")
+        except AttributeError:
+            _extension.give_up(f"the compiled kernels lack {self.name}: build safeops again")
+        else:
+            register_fakes(self.name, len(self.gradients))
 
     def make_function(self) -> type[torch.autograd.Function]:
         """The autograd Function: apply((kernel, dtype, constants), *inputs)."""
@@ -138,7 +156,7 @@ class Elementwise:
         wide = [tensor.to(COMPUTE[dtype]) for tensor in inputs]
         value = self.value(*wide, *constants)
         if self.overflows(*constants):
-            value = torch.where(_finite(wide), _limited(value, dtype), value)
+            value = torch.where(_finite(wide[:1]), _limited(value, dtype), value)
         return value.to(dtype)
 
     def backward(

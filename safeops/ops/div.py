@@ -14,48 +14,50 @@ from ._options import Constants, number, positive, within
 _DEFAULT: Any = object()
 
 
-def _guarded(y: Tensor, bound: float) -> Tensor:
-    return (y.abs() < bound) | (y == 0)
+def _regular(y: Tensor, bound: float) -> Tensor:
+    """Everything not guarded, NaN among it."""
+    return ~(y.abs() < bound if bound else y == 0)
 
 
 def _held(y: Tensor, bound: float, hold: float) -> Tensor:
     """y, with guarded elements moved to where the division is defined."""
     outside = torch.full_like(y, bound).copysign(y.detach()) if hold else 1.0
-    return torch.where(_guarded(y, bound), outside, y)
+    return torch.where(_regular(y, bound), y, outside)
 
 
 def _value(x: Tensor, y: Tensor, bound: float, fill: float, hold: float) -> Tensor:
     quotient = x / _held(y, bound, hold)
     if hold:
         return quotient
-    hidden = torch.where(x != x, torch.nan, fill).to(x.dtype)
-    return torch.where(_guarded(y, bound), hidden, quotient)
+    hidden = torch.where(x == x, fill, torch.nan).to(x.dtype)
+    return torch.where(_regular(y, bound), quotient, hidden)
 
 
 def _gradient_x(grad: Tensor, y: Tensor, bound: float, fill: float, hold: float) -> Tensor:
     quotient = grad / _held(y, bound, hold)
-    return quotient if hold else torch.where(_guarded(y, bound), 0.0, quotient)
+    return quotient if hold else torch.where(_regular(y, bound), quotient, 0.0)
 
 
 def _gradient_y(
     grad: Tensor, x: Tensor, y: Tensor, bound: float, fill: float, hold: float
 ) -> Tensor:
-    guarded = _guarded(y, bound)
-    product = -_product_over_square(grad, x, torch.where(guarded, 1.0, y))
-    return torch.where(guarded, 0.0, product).to(grad.dtype)
+    regular = _regular(y, bound)
+    product = -_product_over_square(grad, x, torch.where(regular, y, 1.0))
+    return torch.where(regular, product, 0.0).to(grad.dtype)
 
 
 def _product_over_square(g: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """g * x / y**2 without an overflow or underflow on the way.
 
-    In float64 that takes the exponents apart, which torch cannot differentiate at every point and
-    its compiler cannot compile: in those two cases an extreme gradient may saturate early.
+    Under a compiler that would cost more than the rest, and taking float64's exponents apart
+    cannot be differentiated at every point: there it is torch's own order, which may saturate
+    early where x / y**2 overflows.
     """
+    if is_compiling() or (torch.is_grad_enabled() and g.dtype is torch.float64):
+        return g * (x / y / y)
     if g.dtype is torch.float32:
         g, x, y = g.double(), x.double(), y.double()
         return g * x / (y * y)
-    if torch.is_grad_enabled() or is_compiling():
-        return (g / y) * (x / y)
     (g, eg), (x, ex), (y, ey) = torch.frexp(g), torch.frexp(x), torch.frexp(y)
     exponent = eg + ex - 2 * ey
     third = exponent // 3

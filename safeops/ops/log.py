@@ -11,20 +11,20 @@ from ._elementwise import Unary
 from ._options import Constants, one_sided
 
 
-def _guarded(x: Tensor, bound: float) -> Tensor:
-    return (x < bound) | (x <= 0)
+def _regular(x: Tensor, bound: float) -> Tensor:
+    """Everything not guarded, NaN among it."""
+    return ~(x < bound if bound else x <= 0)
 
 
 def _value(x: Tensor, bound: float, below: float, run: float) -> Tensor:
-    guarded = _guarded(x, bound)
-    outside = below + (torch.where(guarded, x, bound) - bound) / run if run else below
-    return torch.where(guarded, outside, torch.where(guarded, 1.0, x).log())
+    regular = _regular(x, bound)
+    outside = below + (torch.where(regular, bound, x) - bound) / run if run else below
+    return torch.where(regular, torch.where(regular, x, 1.0).log(), outside)
 
 
 def _gradient_x(grad: Tensor, x: Tensor, bound: float, below: float, run: float) -> Tensor:
-    guarded = _guarded(x, bound)
-    outside = grad / run if run else 0.0
-    return torch.where(guarded, outside, grad / torch.where(guarded, 1.0, x))
+    regular = _regular(x, bound)
+    return torch.where(regular, grad / torch.where(regular, x, 1.0), grad / run if run else 0.0)
 
 
 def _overflows(bound: float, below: float, run: float) -> bool:

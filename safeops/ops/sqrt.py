@@ -11,22 +11,23 @@ from ._elementwise import Unary
 from ._options import Constants, one_sided
 
 
-def _guarded(x: Tensor, bound: float) -> Tensor:
-    return (x < bound) | (x <= 0)
+def _regular(x: Tensor, bound: float) -> Tensor:
+    """Everything not guarded, NaN among it."""
+    return ~(x < bound if bound else x <= 0)
 
 
 def _value(x: Tensor, bound: float, below: float, run: float) -> Tensor:
-    guarded = _guarded(x, bound)
-    outside = below + (torch.where(guarded, x, bound) - bound) / run if run else below
-    return torch.where(guarded, outside, torch.where(guarded, 1.0, x).sqrt())
+    regular = _regular(x, bound)
+    outside = below + (torch.where(regular, bound, x) - bound) / run if run else below
+    return torch.where(regular, torch.where(regular, x, 1.0).sqrt(), outside)
 
 
 def _gradient_x(grad: Tensor, saved: Tensor, bound: float, below: float, run: float) -> Tensor:
     result = _saves_result(bound, below)
-    guarded = saved == 0 if result else _guarded(saved, bound)
-    inside = torch.where(guarded, 1.0, saved)
+    regular = saved != 0 if result else _regular(saved, bound)
+    inside = torch.where(regular, saved, 1.0)
     root = inside if result else inside.sqrt()
-    return torch.where(guarded, grad / run if run else 0.0, grad / (2 * root))
+    return torch.where(regular, grad / (2 * root), grad / run if run else 0.0)
 
 
 def _saves_result(bound: float, below: float) -> bool:
