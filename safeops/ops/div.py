@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ._elementwise import Binary
+from ._formulas import Formulas
 from ._options import Constants, number, positive, within
 
 _DEFAULT: Any = object()
@@ -82,7 +83,12 @@ def _overflows(bound: float, fill: float, hold: float) -> bool:
     return True
 
 
-_div = Binary("div", "safe_div", _constants, _value, (_gradient_x, _gradient_y), _overflows)
+_div = Binary(
+    "div",
+    "safe_div",
+    _constants,
+    Formulas(_value, (_gradient_x, _gradient_y), _overflows, uses=((1,), (0, 1))),
+)
 
 
 def safe_div(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ._elementwise import Unary
+from ._formulas import Formulas
 from ._options import Constants, check, number, rounded, within
 
 
@@ -47,7 +48,9 @@ def _overflows(min: float, max: float, nan: float) -> bool:
     return False
 
 
-_finite_clip = Unary("finite_clip", "finite_clip", _constants, _value, (_gradient_x,), _overflows)
+_finite_clip = Unary(
+    "finite_clip", "finite_clip", _constants, Formulas(_value, (_gradient_x,), _overflows)
+)
 
 
 def finite_clip(

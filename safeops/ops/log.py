@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ._elementwise import Unary
+from ._formulas import Formulas
 from ._options import Constants, one_sided
 
 
@@ -37,7 +38,7 @@ def _constants(dtype: torch.dtype, eps: float | None, fill: float | None, extend
     return one_sided("safe_log", dtype, eps, fill, extend, lowest, math.log, lambda e: e)
 
 
-_log = Unary("log", "safe_log", _constants, _value, (_gradient_x,), _overflows)
+_log = Unary("log", "safe_log", _constants, Formulas(_value, (_gradient_x,), _overflows))
 
 
 def safe_log(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ._elementwise import Unary
+from ._formulas import Formulas
 from ._options import Constants, one_sided
 
 
@@ -49,7 +50,9 @@ def _constants(dtype: torch.dtype, eps: float | None, fill: float | None, extend
     )
 
 
-_sqrt = Unary("sqrt", "safe_sqrt", _constants, _value, (_gradient_x,), _overflows, _save)
+_sqrt = Unary(
+    "sqrt", "safe_sqrt", _constants, Formulas(_value, (_gradient_x,), _overflows, save=_save)
+)
 
 
 def safe_sqrt(
