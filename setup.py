@@ -21,7 +21,12 @@ WITHOUT_KERNELS = {"egg_info", "dist_info", "sdist"}  # commands that look at no
 FLAGS = ["-O3", "-std=c++17", "-ffp-contract=off", "-fno-math-errno", "-fvisibility=hidden"]
 WARNINGS = ["-Wall", "-Wextra", "-Wno-psabi", "-Wno-unknown-pragmas"]
 # Those of torch's headers and of GCC 12's own AVX-512 header; clang does not know the second.
-WARNINGS += ["-Wno-unused-parameter", "-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-unknown-warning-option"]
+WARNINGS += [
+    "-Wno-unused-parameter",
+    "-Wno-maybe-uninitialized",
+    "-Wno-uninitialized",
+    "-Wno-unknown-warning-option",
+]
 STABLE_ABI_OF_TORCH_2_10 = "0x020a000000000000"
 
 
