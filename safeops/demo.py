@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -30,6 +30,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .demo_plot import save_plot
 from .ops.div import safe_div
 from .ops.finite_clip import finite_clip
 from .ops.log import safe_log
@@ -37,7 +38,6 @@ from .ops.sqrt import safe_sqrt
 
 TRAINING, BATCH, FEATURES, CLASSES = 1437, 64, 256, 10
 PLOT = "safeops-demo.png"
-COLOURS = ("#444444", "#e69f00", "#0072b2", "#009e73")
 
 
 class Ops(NamedTuple):
@@ -246,66 +246,6 @@ def table(outcomes: list[Outcome]) -> Table:
         "ms/step: median of forward and backward."
     )
     return result
-
-
-# --- the plot ----------------------------------------------------------------------------------
-
-
-def smooth(losses: list[float], width: int = 15) -> list[float]:
-    """The mean of the last ``width`` losses."""
-    windows = (losses[max(0, i + 1 - width) : i + 1] for i in range(len(losses)))
-    return [statistics.fmean(window) for window in windows]
-
-
-def draw(axes: Any, run: Outcome, colour: str, top: float) -> None:
-    """The curve, and a cross where it died; at the top if there never was a finite loss."""
-    label = f"{run.name}, {run.accuracy:.1%} right"
-    if run.bad is None:
-        axes.plot(smooth(run.losses), color=colour, label=label, linewidth=1.6)
-        return
-    died = run.bad[0]
-    finite = smooth([loss for loss in run.losses[: died + 1] if math.isfinite(loss)]) or [top]
-    cross = {"marker": "x", "markevery": [-1], "markersize": 11, "markeredgewidth": 2.5}
-    label += f" (dead at step {died})"
-    axes.plot(finite, "--", color=colour, label=label, linewidth=1.6, zorder=3, **cross)
-
-
-def figure(outcomes: list[Outcome]) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogFormatter
-
-    result = Figure(figsize=(8, 5), dpi=150, layout="constrained")
-    FigureCanvasAgg(result)
-    axes = result.subplots()
-    first = [run.losses[0] for run in outcomes if math.isfinite(run.losses[0])]
-    for run, colour in zip(outcomes, COLOURS, strict=True):
-        draw(axes, run, colour, max(first, default=1.0))
-    axes.set(
-        xlabel="step (logarithmic above 10)",
-        ylabel="training loss (mean of 15 steps)",
-        yscale="log",
-    )
-    axes.set_xscale("symlog", linthresh=10)
-    axes.set_xlim(left=-1)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(3, 1)))
-    axes.set_title("Digits: one model, one seed, four ways to divide, log and sqrt", loc="left")
-    axes.grid(alpha=0.3)
-    axes.legend(title="× = first NaN or Inf", alignment="left")
-    return result
-
-
-def save_plot(outcomes: list[Outcome], path: Path) -> Path:
-    """Whole or not at all: written beside its place, then moved there."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        figure(outcomes).savefig(partial, format="png")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    return path
 
 
 def unmet(output: Path | None) -> tuple[int, str] | None:

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from safeops import cli, demo
+from safeops import cli, demo, demo_plot
 
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
@@ -109,11 +109,11 @@ def test_a_failed_save_leaves_the_old_plot(tmp_path, monkeypatch):
             raise OSError("disk full")
 
     (tmp_path / demo.PLOT).write_text("old")
-    monkeypatch.setattr(demo, "figure", lambda outcomes: Broken())
+    monkeypatch.setattr(demo_plot, "figure", lambda outcomes: Broken())
     with pytest.raises(OSError, match="disk full"):
-        demo.save_plot([], tmp_path / demo.PLOT)
+        demo_plot.save_plot([], tmp_path / demo.PLOT)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_smooth_is_the_mean_of_the_last_losses():
-    assert demo.smooth([4.0, 2.0, 0.0], width=2) == [4.0, 3.0, 1.0]
+    assert demo_plot.smooth([4.0, 2.0, 0.0], width=2) == [4.0, 3.0, 1.0]
