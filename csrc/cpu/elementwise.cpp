@@ -17,7 +17,7 @@
 
 #if SAFEOPS_X86
 #define SAFEOPS_BYTES 64
-SAFEOPS_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2,prefer-vector-width=512")
+SAFEOPS_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi,bmi2")
 #define SAFEOPS_LEVEL avx512
 #include "level.inc"
 SAFEOPS_TARGET_END

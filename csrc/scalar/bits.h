@@ -63,7 +63,7 @@ template <class F> SAFEOPS_FN F power_of_two(int_of<F> e) {
 // v, held inside +-limit where `held`. That is rare enough for a branch.
 template <class F, class Mask> SAFEOPS_FN F saturate(F v, Mask held, scalar_of<F> limit) {
   if (!any_greater(bits(magnitude(v)), bits(splat<F>(limit)))) return v;
-  return held & (magnitude(v) > limit) ? with_sign(splat<F>(limit), v) : v;
+  return (held & (magnitude(v) > limit)) ? with_sign(splat<F>(limit), v) : v;
 }
 
 // x = mantissa * 2**exponent with 1 <= |mantissa| < 2, for finite x != 0; subnormals too.

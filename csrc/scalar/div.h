@@ -9,7 +9,7 @@ template <class F> struct div_value {
     if (hold != S(0)) {
       return saturate(x / (outside ? with_sign(splat<F>(bound), y) : y), finite(x), limit);
     }
-    return saturate(F(outside & (x == x) ? splat<F>(fill) : x / y), finite(x), limit);
+    return saturate(F((outside & (x == x)) ? splat<F>(fill) : x / y), finite(x), limit);
   }
 };
 

@@ -15,5 +15,5 @@ template <class F> struct finite_clip_gradient {
   using S = scalar_of<F>;
   S min, max, nan, limit;
 
-  SAFEOPS_FN F operator()(F grad, F x) const { return (x >= min) & (x <= max) ? grad : F{}; }
+  SAFEOPS_FN F operator()(F grad, F x) const { return ((x >= min) & (x <= max)) ? grad : F{}; }
 };
