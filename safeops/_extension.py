@@ -14,7 +14,7 @@ MODES = ("auto", "off", "require")
 
 
 def _mode() -> str:
-    mode = os.environ.get("SAFEOPS_KERNELS", "auto")
+    mode = os.environ.get("SAFEOPS_KERNELS") or "auto"
     if mode not in MODES:
         raise ValueError(f"SAFEOPS_KERNELS must be one of {', '.join(MODES)}; it is {mode!r}")
     return mode
@@ -39,8 +39,9 @@ def _load() -> tuple[ModuleType | None, str | None]:
         if others := sorted(path.name for path in Path(__file__).parent.glob("_C.*")):
             return None, f"the kernels are for another Python than {_python()}: {others[0]}"
         return None, (
-            "safeops was installed without kernels; with torch, ninja, pybind11 and a C++17 "
-            "compiler present, 'pip install --no-build-isolation .' builds them"
+            f"{Path(__file__).parent} holds no kernels; with torch, ninja, pybind11 and a C++17 "
+            "compiler present, 'SAFEOPS_BUILD=cpu pip install --no-build-isolation .' builds them "
+            "or says why not (an installed safeops is not seen from inside its source folder)"
         )
     except ImportError as error:
         return None, (

@@ -10,7 +10,9 @@ The private names of torch that this needs are all here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -41,19 +43,24 @@ def register_fakes(name: str, inputs: int) -> None:
 
 
 def _fake_value(x: Tensor, *rest: Any) -> Tensor:
-    others = [value for value in rest if isinstance(value, Tensor)]
-    return x.abs() if not others else x + others[0].to(x.dtype)
+    return _fake([x, *(value for value in rest if isinstance(value, Tensor))])
 
 
 def _fake_gradient(grad: Tensor, saved: Tensor, *constants: float) -> Tensor:
-    return grad + saved
+    return _fake([grad, saved])
 
 
 def _fake_gradients(grad: Tensor, x: Tensor | None, y: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     *_, want_x, want_y = rest
-    both = grad + (y if x is None else x).to(grad.dtype) + y.to(grad.dtype)
-    empty = grad.new_empty(0)
+    both, empty = _fake([grad, y if x is None else x, y]), grad.new_empty(0)
     return (both if want_x else empty), (torch.empty_like(both) if want_y else empty)
+
+
+def _fake(tensors: Sequence[Tensor]) -> Tensor:
+    """A broadcast result in the dtype of the first tensor that has dimensions."""
+    dtype = next((tensor.dtype for tensor in tensors if tensor.dim()), tensors[0].dtype)
+    first, *others = (tensor.to(dtype) for tensor in tensors)
+    return functools.reduce(torch.add, others, first) if others else first.abs()
 
 
 def plain_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -71,13 +78,27 @@ def is_plain(grad: Tensor) -> bool:
     return type(grad) in _PLAIN and grad.layout is _STRIDED and not transforms_active()
 
 
-def why_not_kernel(*tensors: Tensor) -> str | None:
-    """None if a safeops op called on these tensors now would run its kernel, else the reason.
+def why_not_kernel(*operands: Tensor | float) -> str | None:
+    """None if an op called on these operands now would run its kernel, else the reason.
+
+    Python numbers do not matter, and an integer tensor counts as the default dtype, which is what
+    the ops convert it to (finite_clip leaves integers to torch.clamp).
 
     >>> import safeops, torch
     >>> safeops.why_not_kernel(torch.ones(2, dtype=torch.complex64)) is None
     False
     """
+    return obstacle(*(_promoted(value) for value in operands if not isinstance(value, Real)))
+
+
+def _promoted(operand: Any) -> Any:
+    if not isinstance(operand, Tensor) or operand.is_floating_point() or operand.is_complex():
+        return operand
+    return operand.new_empty(0, dtype=torch.get_default_dtype())
+
+
+def obstacle(*tensors: Any) -> str | None:
+    """None if these very tensors, of one dtype, go to the kernel as they are, else the reason."""
     if _extension.reason is not None:
         return _extension.reason
     if is_compiling():

@@ -239,8 +239,9 @@ def table(outcomes: list[Outcome]) -> Table:
     for run in outcomes:
         bad = "none" if run.bad is None else f"step {run.bad[0]}: {run.bad[1]}"
         speed = f"{1e3 * statistics.median(run.seconds):.2f}"
-        last = f"{run.losses[-1]:.3f}"
-        result.add_row(run.name, bad, str(run.zeros), last, f"{run.accuracy:.1%}", speed)
+        loss = f"{run.losses[-1]:.3f}" + (" (dead)" if run.bad else "")
+        zeros = "–" if run.bad else str(run.zeros)
+        result.add_row(run.name, bad, zeros, loss, f"{run.accuracy:.1%}", speed)
     result.caption = (
         "p = 0: how often the probability of the right class was exactly 0 in training. "
         "ms/step: median of forward and backward."
@@ -255,7 +256,7 @@ def unmet(output: Path | None) -> tuple[int, str] | None:
         if output is not None:
             import matplotlib  # noqa: F401
     except ImportError as error:
-        return 1, f"the demo needs {error.name}: pip install 'safeops[demo]'"
+        return 1, f"the demo needs {error.name}: pip install scikit-learn matplotlib"
     if output is not None and not (output.is_dir() and os.access(output, os.W_OK)):
         return 2, f"--output must be an existing directory that can be written to, got {output}"
     return None

@@ -166,7 +166,7 @@ def self_test() -> dict[str, list[str]]:
 def kernels() -> str:
     module = _extension.module
     if module is None:
-        return f"none: {_extension.reason} (the ops run torch formulas, same results)"
+        return f"none: {_extension.reason} (the ops run torch formulas: same results within 1 ULP)"
     return f"level {module.level()} of {', '.join(module.levels())}"
 
 

@@ -170,3 +170,20 @@ def test_raw_ops_on_fake_tensors_keep_the_strides(kernel, op):
     with FakeTensorMode() as mode:
         fake = raw(*[mode.from_tensor(t) for t in shapes], *arguments[op.arity :])
     assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
+
+
+def test_one_tensor_as_both_operands(route):
+    function = torch.compile(lambda x: safeops.safe_div(x, x), backend="aot_eager", fullgraph=True)
+    x = torch.tensor([2.0, 0.0], requires_grad=True)
+    (gradient,) = torch.autograd.grad(function(x).sum(), x)
+    assert gradient.tolist() == [0.0, 0.0]
+
+
+def test_options_that_change_between_calls(route):
+    function = torch.compile(
+        lambda x, e: safeops.finite_clip(safeops.safe_div(x, x, fill=e), -e, e),
+        backend="eager",
+        fullgraph=True,
+    )
+    for bound in (0.1, 0.2, 0.3):
+        assert function(torch.zeros(1), bound) == torch.tensor([bound])

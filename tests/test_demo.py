@@ -91,7 +91,7 @@ def test_a_missing_package_is_one_sentence(module, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, module, None)
     assert cli.main(["demo"]) == 1
     error = capsys.readouterr().err
-    assert "pip install 'safeops[demo]'" in error
+    assert "pip install scikit-learn matplotlib" in error
     assert error.count("\n") == 1
 
 

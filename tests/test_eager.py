@@ -1,5 +1,7 @@
 """What else a tensor may carry in eager mode: subclasses, autocast, hooks, checkpoints."""
 
+from decimal import Decimal
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -147,10 +149,14 @@ def test_plain_tensors_take_the_kernel(kernel):
     assert safeops.why_not_kernel(*[X.to(dtype) for dtype in DTYPES]) is None
 
 
+def test_numbers_and_integers_are_no_obstacle(kernel):
+    assert safeops.why_not_kernel(X, 2.0, 3, True) is None
+    assert safeops.why_not_kernel(X.long(), X) is None
+
+
 REASONS = {
     "Marked": lambda: X.as_subclass(Marked),
     "complex64": lambda: X.to(torch.complex64),
-    "int64": lambda: X.long(),
     "meta": lambda: X.to("meta"),
     "sparse": lambda: X.to_sparse(),
 }
@@ -182,3 +188,42 @@ def test_gradient_only_to_what_asks(route):
         safeops.safe_div(x, y).sum().backward()
     assert y.grad is None
     torch.testing.assert_close(x.grad, slopes(OP["safe_div"], [X, X])[0])
+
+
+# --- what once went wrong ----------------------------------------------------------------------
+
+
+def test_more_dimensions_than_the_kernels_walk(kernel):
+    with pytest.raises(RuntimeError, match="at most 64 dimensions, got 70"):
+        safeops.safe_log(torch.ones([1] * 70))
+
+
+def test_a_raw_backward_that_nobody_wants(kernel):
+    with pytest.raises(RuntimeError, match="no gradient is wanted"):
+        torch.ops.safeops.div_backward(X, X, X, 0.0, 0.0, 0.0, False, False)
+
+
+def test_numbers_follow_the_tensor_and_not_the_default_device(any_route):
+    with torch.device("meta"):
+        assert torch.equal(safeops.safe_div(X, 2.0), X / 2)
+        assert torch.equal(safeops.safe_div(X.long(), 2), X.long() / 2)
+
+
+def test_options_are_checked_whatever_the_cache_holds(route):
+    safeops.safe_log(X, eps=0.25)
+    for eps in (Decimal("0.25"), 0.25 + 0j):
+        with pytest.raises(TypeError, match="eps"):
+            safeops.safe_log(X, eps=eps)
+
+
+def test_a_bound_whose_root_is_beyond_the_dtype(route):
+    zeros = torch.zeros(2, dtype=torch.float16)
+    assert torch.equal(safeops.safe_sqrt(zeros, eps=1e30), torch.full_like(zeros, 65504))
+
+
+def test_create_graph_does_not_change_the_gradient(route):
+    """Nor does it where x / y**2 overflows on torch's way to g * x / y**2."""
+    x, y, g = (torch.tensor(v, dtype=torch.float64) for v in (1.0, 1e-160, 1e-300))
+    y.requires_grad_()
+    (gradient,) = torch.autograd.grad(safeops.safe_div(x, y), y, g, create_graph=True)
+    torch.testing.assert_close(gradient.item(), -1e20)

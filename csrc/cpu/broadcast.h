@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "isa.h"
@@ -27,8 +29,10 @@ struct Geometry {
 };
 
 inline int64_t broadcast_size(int64_t a, int64_t b) {
-  STD_TORCH_CHECK(a == b || a == 1 || b == 1, "safeops: shapes do not broadcast: sizes ", a,
-                  " and ", b, " meet in one dimension; expected equal sizes or 1");
+  if (a != b && a != 1 && b != 1) {
+    throw std::runtime_error("safeops: shapes do not broadcast: sizes " + std::to_string(a) +
+                             " and " + std::to_string(b) + " meet in one dimension");
+  }
   return a == 1 ? b : a;
 }
 
@@ -131,6 +135,12 @@ inline bool linear(Geometry& g, const torch::stable::Tensor* const* tensors, int
 
 inline Geometry broadcast(const torch::stable::Tensor* const* tensors, int count) {
   Geometry g;
+  for (int k = 0; k < count; ++k) {
+    if (tensors[k]->dim() > kMaxDims) {
+      throw std::runtime_error("safeops: at most 64 dimensions, got " +
+                               std::to_string(tensors[k]->dim()));
+    }
+  }
   for (int k = 0; k < count; ++k) add_shape(g, *tensors[k]);
   if (linear(g, tensors, count)) return g;
   for (int k = 0; k < count; ++k) add_strides(g, *tensors[k]);

@@ -165,7 +165,10 @@ template <Op op, int inputs> std::enable_if_t<inputs == 2> gradient(StableIValue
   const auto x = arguments.take<std::optional<Tensor>>();
   const Tensor y = arguments.take<Tensor>();
   const auto constants = arguments.constants();
-  const int wanted = int(arguments.take<bool>()) | int(arguments.take<bool>()) << 1;
+  const bool want_x = arguments.take<bool>();
+  const bool want_y = arguments.take<bool>();
+  const int wanted = int(want_x) + 2 * int(want_y);
+  if (wanted == 0) throw std::runtime_error("safeops: no gradient is wanted");
   STD_TORCH_CHECK(x || !(wanted & 2),
                   "safeops: the gradient to the second operand needs the first");
   Call call;

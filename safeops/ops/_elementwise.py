@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from .. import _extension
-from .._route import is_plain, plain_apply, raw, register_fakes, transforms_active, why_not_kernel
+from .._route import is_plain, obstacle, plain_apply, raw, register_fakes, transforms_active
 from ._formulas import Formulas
 from ._options import COMPUTE, Constants, as_floating, check
 
@@ -32,7 +33,7 @@ class Elementwise:
     ):
         self.name, self.public = name, public
         self.constants, self.formulas = constants, formulas
-        self.remembered = functools.lru_cache(maxsize=256)(constants)
+        self.remembered = functools.lru_cache(maxsize=256, typed=True)(constants)
         self.function: Any = type(public.title().replace("_", ""), (self.make_function(),), {})
         self.apply = plain_apply(self.function)
         if _extension.module is not None:
@@ -68,7 +69,7 @@ class Elementwise:
         constants = derive(dtype, *options)
         if transforms_active():
             return self.formulas.composite(dtype, constants, tensors)
-        kernel = why_not_kernel(*tensors) is None
+        kernel = obstacle(*tensors) is None
         return self.function.apply((kernel, dtype, constants), *tensors)
 
 
@@ -76,7 +77,7 @@ class Unary(Elementwise):
     """An op of one input."""
 
     def __call__(self, options: tuple, x: Any) -> Tensor:
-        if why_not_kernel(x) is not None:
+        if obstacle(x) is not None:
             return self.general(options, x)
         dtype = x.dtype
         constants = self.remember(dtype, *options)
@@ -119,15 +120,19 @@ class Binary(Elementwise):
     """An op of two inputs that broadcast. The first is kept only for the second's gradient."""
 
     def __call__(self, options: tuple, x: Any, y: Any) -> Tensor:
-        if type(y) in (float, int) and why_not_kernel(x) is None:
-            y = torch.tensor(y, dtype=COMPUTE[x.dtype])
-        elif why_not_kernel(x, y) is not None or x.dtype is not y.dtype:
+        if type(y) in (float, int) and obstacle(x) is None:
+            y = torch.tensor(y, dtype=COMPUTE[x.dtype], device=x.device)
+        elif obstacle(x, y) is not None or x.dtype is not y.dtype:
             return self.general(options, x, y)
         dtype = x.dtype
         constants = self.remember(dtype, *options)
-        if (x.requires_grad or y.requires_grad) and torch.is_grad_enabled():
-            return self.apply((True, dtype, constants), x, y)
-        return self.kernel(x, y, *constants)
+        try:
+            if (x.requires_grad or y.requires_grad) and torch.is_grad_enabled():
+                return self.apply((True, dtype, constants), x, y)
+            return self.kernel(x, y, *constants)
+        except RuntimeError:
+            self._check_shapes(x, y)
+            raise
 
     def operands(self, *inputs: Any) -> tuple[torch.dtype, tuple[Tensor, ...]]:
         x, y = inputs
@@ -136,11 +141,24 @@ class Binary(Elementwise):
             if two_numbers or not isinstance(value, Real):
                 check(self.public, value)
         self._check_devices(x, y)
+        self._check_shapes(x, y)
         dtype = _result_type(x, y)
-        return dtype, (
-            self._operand(x, dtype, dtype),
-            self._operand(y, dtype, COMPUTE[dtype]),
+        device = next(value.device for value in (y, x) if isinstance(value, Tensor))
+        x, y = (
+            self._operand(x, dtype, dtype, device),
+            self._operand(y, dtype, COMPUTE[dtype], device),
         )
+        # The compiler takes no tensor twice into one Function.
+        return dtype, (x, y.view_as(y) if x is y and is_compiling() else y)
+
+    def _check_shapes(self, x: Any, y: Any) -> None:
+        shapes = [tuple(value.shape) for value in (x, y) if isinstance(value, Tensor)]
+        sizes = zip(*(reversed(shape) for shape in shapes), strict=False)
+        if len(shapes) == 2 and any(a != b and 1 not in (a, b) for a, b in sizes):
+            raise RuntimeError(
+                f"{self.public}: shapes {shapes[0]} and {shapes[1]} do not broadcast; from the "
+                "last dimension on, two sizes must be equal or one of them 1"
+            ) from None
 
     def _check_devices(self, x: Any, y: Any) -> None:
         """A 0-dim CPU tensor goes with every device, as in torch."""
@@ -155,11 +173,12 @@ class Binary(Elementwise):
                 f"{y.device}; move one with .to(...)"
             )
 
-    def _operand(self, value: Any, dtype: torch.dtype, single: torch.dtype) -> Tensor:
-        """In the result's dtype; a single number may keep another one (as in torch, the second
-        operand keeps the compute type)."""
+    def _operand(
+        self, value: Any, dtype: torch.dtype, single: torch.dtype, device: torch.device
+    ) -> Tensor:
+        """In the result's dtype; a single denominator may keep the compute type, as in torch."""
         if not isinstance(value, Tensor):
-            return torch.tensor(value, dtype=single)
+            return torch.tensor(value, dtype=single, device=device)
         return value.to(single if value.dim() == 0 and value.dtype is not dtype else dtype)
 
     def make_function(self) -> type[torch.autograd.Function]:
@@ -208,6 +227,21 @@ def _reduced(
 ) -> list[Tensor | None]:
     """The wanted gradients, summed over what broadcasting repeated."""
     return [
-        grad.sum_to_size(shape) if needed and grad is not None else None
+        _summed(grad, shape) if needed and grad is not None else None
         for grad, shape, needed in zip(grads, shapes, needs, strict=True)
     ]
+
+
+def _summed(grad: Tensor, shape: torch.Size) -> Tensor:
+    """The sum, saturated like its terms: two of the largest number are no infinity (G2)."""
+    if grad.shape == shape:
+        return grad
+    if is_plain(grad) and grad.is_cpu and not is_compiling():
+        total = grad.sum_to_size(shape)
+        if total.isfinite().all():
+            return total
+    scale = 2.0 ** -math.ceil(math.log2(max(grad.numel(), 1)))
+    wide = (grad.double() * scale).sum_to_size(shape)
+    limit = torch.finfo(grad.dtype).max * scale
+    held = torch.where(wide.abs() < math.inf, wide.clamp(-limit, limit), wide)
+    return (held / scale).to(grad.dtype)

@@ -54,29 +54,30 @@ def _gradient(
     formula: Formula, grad: Tensor, used: Sequence[Tensor], constants: Constants, dtype: torch.dtype
 ) -> Tensor:
     """The formula, saturated (G2), and zero where the upstream gradient is (G1)."""
-    value = formula(grad, *used, *constants)
     if torch.is_grad_enabled() and not is_compiling():
-        return _differentiable_gradient(formula, value, grad, used, constants, dtype)
+        return _differentiable_gradient(formula, grad, used, constants, dtype)
+    value = formula(grad, *used, *constants)
     # The last operand is a divisor: infinite, it gives 0.
     value = torch.where(_finite([grad, *used[:-1]]), _limited(value, dtype), value)
     return torch.where(grad == 0, 0.0, value)
 
 
 def _differentiable_gradient(
-    formula: Formula,
-    value: Tensor,
-    grad: Tensor,
-    used: Sequence[Tensor],
-    constants: Constants,
-    dtype: torch.dtype,
+    formula: Formula, grad: Tensor, used: Sequence[Tensor], constants: Constants, dtype: torch.dtype
 ) -> Tensor:
-    """The same, to be differentiated again: its slope at a zero upstream gradient is kept, and
-    elements that are replaced do not reach the formula, since the where trap would make their
+    """The same value, to be differentiated again: its slope at a zero upstream gradient is kept,
+    and elements that are replaced do not reach the formula, since the where trap would make their
     second derivative NaN."""
-    over = _over(value, [grad, *used], dtype)
-    zero = ((grad == 0) & ~_finite(used)) | (_finite([grad, *used]) & (value != value))
-    safe = formula(*_ones_where(over | zero, [grad, *used]), *constants)
-    return torch.where(zero, 0.0, torch.where(over, _limited(value, dtype), safe))
+    with torch.no_grad():
+        value = _gradient(formula, grad, used, constants, dtype)
+        exact = formula(grad, *used, *constants)
+        zero = (grad == 0) & ~_finite(used)
+        replaced = zero | _over(exact, [grad, *used], dtype)
+    slope = formula(*_ones_where(replaced, [grad, *used]), *constants)
+    with torch.no_grad():
+        replaced = replaced | (_finite([value]) & ~_finite([slope]))
+        correction = torch.where(_finite([slope, value]), value - slope, 0.0)
+    return torch.where(replaced, value, slope + correction)
 
 
 class Formulas:

@@ -55,7 +55,7 @@ def within(value: float, dtype: torch.dtype) -> float:
 def number(op: str, name: str, value: Any) -> float:
     """A finite Python number as a float (-0.0 counts as 0.0)."""
     value = _real(op, name, value)
-    if not math.isfinite(value):
+    if not -math.inf < value < math.inf:
         raise ValueError(f"{op}: {name} must be finite, so that the result is; got {value!r}")
     return value + 0.0
 
@@ -111,7 +111,7 @@ def one_sided(
         return bound, within(number(op, "fill", fill), dtype), 0.0
     if eps is None:
         return bound, lowest, 0.0
-    return bound, value(bound), run(bound) if extend == "linear" else 0.0
+    return bound, within(value(bound), dtype), run(bound) if extend == "linear" else 0.0
 
 
 def _check_extension(op: str, eps: float | None, fill: float | None, extend: str) -> None:

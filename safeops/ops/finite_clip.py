@@ -26,8 +26,8 @@ def _bound(name: str, value: float | None, default: float, dtype: torch.dtype) -
     """A bound rounded to dtype and held inside its range."""
     if value is None:
         return default
-    if isinstance(value, Real) and math.isinf(value):
-        return math.copysign(default, value)
+    if isinstance(value, Real) and abs(value) == math.inf:
+        return abs(default) if value > 0 else -abs(default)
     limit, bound = torch.finfo(dtype).max, number("finite_clip", name, value)
     return math.copysign(limit, bound) if abs(bound) >= limit else rounded(bound, dtype)
 

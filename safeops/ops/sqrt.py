@@ -75,8 +75,9 @@ def safe_sqrt(
             sqrt(eps) + (x - eps) / (2 sqrt(eps)), and its gradient pulls x back.
 
     Returns:
-        A tensor like x with torch.sqrt's bits at x > 0 (integers give the default dtype). Half
-        types compute in float32 and round once. NaN stays NaN; sqrt(inf) is inf.
+        A tensor like x, correctly rounded at x > 0 by the kernels (torch.sqrt, and so the torch
+        formulas, may be 1 ULP off); integers give the default dtype. Half types compute in
+        float32 and round once. NaN stays NaN; sqrt(inf) is inf.
 
     Raises:
         TypeError: complex, sparse, nested or quantized tensors; options that are no numbers.
