@@ -166,6 +166,15 @@ struct Position {
       flat /= g.walk_size[d];
     }
   }
+  // By n elements, to the flat index; a division each dimension only if n passes a row's end.
+  void advance(const Geometry& g, int64_t flat, int64_t n) {
+    at[0] += n;
+    if (at[0] > g.walk_size[0]) *this = Position(g, flat);
+    for (int d = 0; d + 1 < g.walked && at[d] == g.walk_size[d]; ++d) {
+      at[d] = 0;
+      ++at[d + 1];
+    }
+  }
   int64_t offset(const Geometry& g, int operand) const {
     int64_t sum = 0;
     for (int d = 0; d < g.walked; ++d) sum += at[d] * g.stride[operand][d];

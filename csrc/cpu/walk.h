@@ -106,8 +106,8 @@ class Walk {
     if (!needs_position_) return block(run, begin, end - begin);
     alignas(64) char buffer[kMaxInputs][kBlock * sizeof(double)];
     int64_t kept = 0;  // elements in the buffers of periodic operands, from the start of a row
+    Position position(g_, begin);
     while (begin < end) {
-      const Position position(g_, begin);
       const int64_t n = std::min(end - begin, length(position));
       const bool whole = whole_rows() && position.at[0] == 0;
       for (int k = 0; k < call_.inputs; ++k) {
@@ -116,6 +116,7 @@ class Walk {
       kept = whole ? std::max(kept, n) : 0;
       block(run, begin, n);
       begin += n;
+      position.advance(g_, begin, n);
     }
   }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
@@ -202,10 +202,15 @@ class Binary(Elementwise):
                 kernel, dtype, constants = ctx.call
                 _, *needs = ctx.needs_input_grad
                 if kernel and _first_order(grad):
-                    grads = op.kernel_backward(grad, *ctx.saved_tensors, *constants, *needs)
+                    dx, dy = op.kernel_backward(grad, *ctx.saved_tensors, *constants, *needs)
                 else:
-                    grads = formulas.backward(dtype, constants, grad, ctx.saved_tensors, needs)
-                return None, *_reduced(grads, ctx.shapes, needs)
+                    dx, dy = formulas.backward(dtype, constants, grad, ctx.saved_tensors, needs)
+                of_x, of_y = ctx.shapes
+                return (
+                    None,
+                    _summed(dx, of_x) if needs[0] else None,
+                    _summed(dy, of_y) if needs[1] else None,
+                )
 
         return Function
 
@@ -222,18 +227,9 @@ def _first_order(grad: Tensor) -> bool:
     return not torch.is_grad_enabled() and is_plain(grad)
 
 
-def _reduced(
-    grads: Sequence[Tensor | None], shapes: Sequence[torch.Size], needs: Sequence[bool]
-) -> list[Tensor | None]:
-    """The wanted gradients, summed over what broadcasting repeated."""
-    return [
-        _summed(grad, shape) if needed and grad is not None else None
-        for grad, shape, needed in zip(grads, shapes, needs, strict=True)
-    ]
-
-
 def _summed(grad: Tensor, shape: torch.Size) -> Tensor:
-    """The sum, saturated like its terms: two of the largest number are no infinity (G2)."""
+    """The sum over what broadcasting repeated, saturated like its terms: two of the largest number
+    are no infinity (G2)."""
     if grad.shape == shape:
         return grad
     if is_plain(grad) and grad.is_cpu and not is_compiling():
