@@ -70,3 +70,12 @@ def test_readme(code, tmp_path, monkeypatch):
         assert doctest.DocTestRunner().run(test).failed == 0
     else:
         exec(compile(code, str(README), "exec"), {})
+
+
+TEXTS = sorted([*README.parent.glob("*.md"), *README.parent.glob("docs/*.md")])
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path):
+    links = re.findall(r"\]\((?!http)([^)#]+)", path.read_text())
+    assert [link for link in links if not (path.parent / link).exists()] == []
