@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active as _functorch_active
 from torch._C import _get_tracing_state as _tracing_state
+from torch._C._functorch import is_legacy_batchedtensor as _is_legacy_batched
 from torch.autograd import forward_ad as _forward_ad
 from torch.compiler import is_compiling
 
@@ -76,6 +77,13 @@ def transforms_active() -> bool:
 def is_plain(grad: Tensor) -> bool:
     """What can have changed since the forward took its kernel: a transform, a special tensor."""
     return type(grad) in _PLAIN and grad.layout is _STRIDED and not transforms_active()
+
+
+def readable(tensor: Tensor) -> bool:
+    """A plain CPU tensor in eager mode: a look at its values costs nothing and breaks nothing."""
+    if is_compiling() or not is_plain(tensor) or not tensor.is_cpu:
+        return False
+    return not _is_legacy_batched(tensor)  # torch.autograd.grad(..., is_grads_batched=True)
 
 
 def why_not_kernel(*operands: Tensor | float) -> str | None:

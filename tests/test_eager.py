@@ -227,3 +227,10 @@ def test_create_graph_does_not_change_the_gradient(route):
     y.requires_grad_()
     (gradient,) = torch.autograd.grad(safeops.safe_div(x, y), y, g, create_graph=True)
     torch.testing.assert_close(gradient.item(), -1e20)
+
+
+def test_batched_gradients_of_a_broadcast_operand(route):
+    x, y = torch.tensor([1.0, 2.0, 3.0]), torch.tensor(2.0, requires_grad=True)
+    ones = torch.eye(3)
+    (ours,) = torch.autograd.grad(safeops.safe_div(x, y), y, ones, is_grads_batched=True)
+    assert torch.equal(ours, -x / 4)

@@ -13,7 +13,15 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from .. import _extension
-from .._route import is_plain, obstacle, plain_apply, raw, register_fakes, transforms_active
+from .._route import (
+    is_plain,
+    obstacle,
+    plain_apply,
+    raw,
+    readable,
+    register_fakes,
+    transforms_active,
+)
 from ._formulas import Formulas
 from ._options import COMPUTE, Constants, as_floating, check
 
@@ -232,7 +240,7 @@ def _summed(grad: Tensor, shape: torch.Size) -> Tensor:
     are no infinity (G2)."""
     if grad.shape == shape:
         return grad
-    if is_plain(grad) and grad.is_cpu and not is_compiling():
+    if readable(grad):
         total = grad.sum_to_size(shape)
         if total.isfinite().all():
             return total
