@@ -66,6 +66,16 @@ template <class F, class Mask> SAFEOPS_FN F saturate(F v, Mask held, scalar_of<F
   return (held & (magnitude(v) > limit)) ? with_sign(splat<F>(limit), v) : v;
 }
 
+// Where a one-sided op (log, sqrt) is guarded: its tangent, or a constant if run is 0.
+template <class F, class S> SAFEOPS_FN F tangent(F x, S bound, S below, S run, S limit) {
+  if (run == S(0)) return splat<F>(below);
+  return saturate((x - bound) / run + below, finite(x), limit);
+}
+
+template <class F> SAFEOPS_FN F tangent_gradient(F grad, scalar_of<F> run) {
+  return run == scalar_of<F>(0) ? F{} : grad / run;
+}
+
 // x = mantissa * 2**exponent with 1 <= |mantissa| < 2, for finite x != 0; subnormals too.
 template <class F> struct Split {
   F mantissa;

@@ -105,12 +105,7 @@ template <class F> struct log_value {
 
   SAFEOPS_FN F operator()(F x) const {
     const F log = x <= format<S>::max ? log_of_positive(x) : x;
-    return guarded(x, bound) ? outside(x) : log;
-  }
-
-  SAFEOPS_FN F outside(F x) const {
-    if (run == S(0)) return splat<F>(below);
-    return saturate((x - bound) / run + below, finite(x), limit);
+    return guarded(x, bound) ? tangent(x, bound, below, run, limit) : log;
   }
 };
 
@@ -119,7 +114,7 @@ template <class F> struct log_gradient {
   S bound, below, run, limit;
 
   SAFEOPS_FN F operator()(F grad, F x) const {
-    const F outside = run == S(0) ? F{} : grad / run;
+    const F outside = tangent_gradient(grad, run);
     const F d = saturate(F(guarded(x, bound) ? outside : grad / x), finite(grad), limit);
     return grad == S(0) ? grad : d;
   }

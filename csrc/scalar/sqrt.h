@@ -4,11 +4,8 @@ template <class F> struct sqrt_value {
   using S = scalar_of<F>;
   S bound, below, run, limit;
 
-  SAFEOPS_FN F operator()(F x) const { return guarded(x, bound) ? outside(x) : root(x); }
-
-  SAFEOPS_FN F outside(F x) const {
-    if (run == S(0)) return splat<F>(below);
-    return saturate((x - bound) / run + below, finite(x), limit);
+  SAFEOPS_FN F operator()(F x) const {
+    return guarded(x, bound) ? tangent(x, bound, below, run, limit) : root(x);
   }
 };
 
@@ -21,7 +18,7 @@ template <class F> struct sqrt_gradient {
   SAFEOPS_FN F operator()(F grad, F saved) const {
     const bool result = bound == S(0) && below == S(0);
     const F r = result ? saved : root(saved);
-    const F outside = run == S(0) ? F{} : grad / run;
+    const F outside = tangent_gradient(grad, run);
     const F d = saturate(F(guarded(saved, bound) ? outside : grad / (r + r)), finite(grad), limit);
     return grad == S(0) ? grad : d;
   }

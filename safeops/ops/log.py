@@ -9,27 +9,17 @@ from torch import Tensor
 
 from ._elementwise import Unary
 from ._formulas import Formulas
-from ._options import Constants, one_sided
-
-
-def _regular(x: Tensor, bound: float) -> Tensor:
-    """Everything not guarded, NaN among it."""
-    return ~(x < bound if bound else x <= 0)
+from ._one_sided import continued, one_sided, overflows, regular
+from ._options import Constants
 
 
 def _value(x: Tensor, bound: float, below: float, run: float) -> Tensor:
-    regular = _regular(x, bound)
-    outside = below + (torch.where(regular, bound, x) - bound) / run if run else below
-    return torch.where(regular, torch.where(regular, x, 1.0).log(), outside)
+    return continued(torch.log, x, bound, below, run)
 
 
 def _gradient_x(grad: Tensor, x: Tensor, bound: float, below: float, run: float) -> Tensor:
-    regular = _regular(x, bound)
-    return torch.where(regular, grad / torch.where(regular, x, 1.0), grad / run if run else 0.0)
-
-
-def _overflows(bound: float, below: float, run: float) -> bool:
-    return run != 0
+    inside = regular(x, bound)
+    return torch.where(inside, grad / torch.where(inside, x, 1.0), grad / run if run else 0.0)
 
 
 def _constants(dtype: torch.dtype, eps: float | None, fill: float | None, extend: str) -> Constants:
@@ -38,7 +28,7 @@ def _constants(dtype: torch.dtype, eps: float | None, fill: float | None, extend
     return one_sided("safe_log", dtype, eps, fill, extend, lowest, math.log, lambda e: e)
 
 
-_log = Unary("log", "safe_log", _constants, Formulas(_value, (_gradient_x,), _overflows))
+_log = Unary("log", "safe_log", _constants, Formulas(_value, (_gradient_x,), overflows))
 
 
 def safe_log(

@@ -9,26 +9,20 @@ from torch import Tensor
 
 from ._elementwise import Unary
 from ._formulas import Formulas
-from ._options import Constants, one_sided
-
-
-def _regular(x: Tensor, bound: float) -> Tensor:
-    """Everything not guarded, NaN among it."""
-    return ~(x < bound if bound else x <= 0)
+from ._one_sided import continued, one_sided, overflows, regular
+from ._options import Constants
 
 
 def _value(x: Tensor, bound: float, below: float, run: float) -> Tensor:
-    regular = _regular(x, bound)
-    outside = below + (torch.where(regular, bound, x) - bound) / run if run else below
-    return torch.where(regular, torch.where(regular, x, 1.0).sqrt(), outside)
+    return continued(torch.sqrt, x, bound, below, run)
 
 
 def _gradient_x(grad: Tensor, saved: Tensor, bound: float, below: float, run: float) -> Tensor:
     result = _saves_result(bound, below)
-    regular = saved != 0 if result else _regular(saved, bound)
-    inside = torch.where(regular, saved, 1.0)
-    root = inside if result else inside.sqrt()
-    return torch.where(regular, grad / (2 * root), grad / run if run else 0.0)
+    inside = saved != 0 if result else regular(saved, bound)
+    kept = torch.where(inside, saved, 1.0)
+    root = kept if result else kept.sqrt()
+    return torch.where(inside, grad / (2 * root), grad / run if run else 0.0)
 
 
 def _saves_result(bound: float, below: float) -> bool:
@@ -40,10 +34,6 @@ def _save(x: Tensor, result: Tensor, bound: float, below: float, run: float) -> 
     return result if _saves_result(bound, below) else x
 
 
-def _overflows(bound: float, below: float, run: float) -> bool:
-    return run != 0
-
-
 def _constants(dtype: torch.dtype, eps: float | None, fill: float | None, extend: str) -> Constants:
     return one_sided(
         "safe_sqrt", dtype, eps, fill, extend, 0.0, math.sqrt, lambda e: 2 * math.sqrt(e)
@@ -51,7 +41,7 @@ def _constants(dtype: torch.dtype, eps: float | None, fill: float | None, extend
 
 
 _sqrt = Unary(
-    "sqrt", "safe_sqrt", _constants, Formulas(_value, (_gradient_x,), _overflows, save=_save)
+    "sqrt", "safe_sqrt", _constants, Formulas(_value, (_gradient_x,), overflows, save=_save)
 )
 
 
