@@ -8,21 +8,21 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
 from . import check, machine, report
-from .measure import DIRECTIONS, SINGULAR, Case, Result, contenders, measure
-from .rows import OPS, ROWS
+from .measure import SINGULAR, Case, Result, contenders, measure
+from .rows import DIRECTIONS, Row
+from .suite import OPS, ROWS
 from .timing import FULL, QUICK, Effort
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
-SIZES = (1 << 10, 64 << 10, 1 << 20, 16 << 20)
-QUICK_SIZES = SIZES[:3]
+QUICK_LARGEST = 1 << 20
 CHECK_FIXES = ("size", "dtype", "direction", "singular")
 
 
@@ -62,15 +62,22 @@ def parser() -> argparse.ArgumentParser:
     parse = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     many = {"action": "extend", "nargs": "+"}
     parse.add_argument("--op", choices=OPS, help="default: all", **many)
-    parse.add_argument("--size", type=size, help="elements; default: 1K 64K 1M 16M", **many)
+    parse.add_argument("--size", type=size, help="elements; default: those of the row", **many)
     parse.add_argument("--dtype", choices=DTYPES, help="default: float32 bfloat16", **many)
     parse.add_argument("--threads", type=thread_count, help="default: 1 2", **many)
-    parse.add_argument("--direction", choices=DIRECTIONS, help="default: both", **many)
+    parse.add_argument("--direction", choices=DIRECTIONS, help="default: those of the row", **many)
     parse.add_argument(
         "--singular", type=share, help="share of singular elements; default: 0.01", **many
     )
-    parse.add_argument("--quick", action="store_true", help="few rounds, and not 16M by default")
-    parse.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parse.add_argument(
+        "--quick",
+        action="store_true",
+        help="few rounds; unless asked for only float32, the most threads, at most 1M elements and "
+        "nothing compiled",
+    )
+    parse.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, help="with torch.compile, or without"
+    )
     parse.add_argument("--output", type=output_file, help="results.json; a .csv comes beside it")
     parse.add_argument("--check", action="store_true", help="the promised speeds only")
     parse.add_argument(
@@ -94,25 +101,34 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
             "--allow-formulas if that is what you want"
         )
     chosen.op = chosen.op or OPS
-    chosen.threads = chosen.threads or range(1, min(2, machine.cores()) + 1)
+    most = min(2, machine.cores())
+    chosen.threads = chosen.threads or range(most if chosen.quick else 1, most + 1)
+    chosen.compile = not chosen.quick if chosen.compile is None else chosen.compile
     return chosen
 
 
 def cases(chosen: argparse.Namespace) -> list[Case]:
-    dtypes = [getattr(torch, name) for name in dict.fromkeys(chosen.dtype or DTYPES[:2])]
+    usual = DTYPES[: 1 if chosen.quick else 2]
+    dtypes = [getattr(torch, name) for name in dict.fromkeys(chosen.dtype or usual)]
     return [
         Case(row, size, dtype, threads, direction, singular)
         for row in ROWS
         if row.op in chosen.op
-        for direction in dict.fromkeys(chosen.direction or DIRECTIONS)
+        for direction in dict.fromkeys(chosen.direction or row.directions)
         for dtype in dtypes
         for singular in dict.fromkeys(chosen.singular or (SINGULAR,))
-        for size in dict.fromkeys(chosen.size or (QUICK_SIZES if chosen.quick else SIZES))
+        for size in dict.fromkeys(chosen.size or sizes(row, chosen.quick))
         for threads in dict.fromkeys(chosen.threads)
     ]
 
 
-def measure_all(needed: Mapping[Case, set[str]], effort: Effort, out: Console) -> list[Result]:
+def sizes(row: Row, quick: bool) -> list[int]:
+    return [min(size, QUICK_LARGEST) for size in row.sizes] if quick else list(row.sizes)
+
+
+def measure_all(
+    needed: Mapping[Case, Collection[str]], effort: Effort, out: Console
+) -> list[Result]:
     results = []
     with report.progress(out) as bar:
         task = bar.add_task("", total=len(needed))
@@ -127,8 +143,7 @@ def run_table(chosen: argparse.Namespace, effort: Effort, out: Console) -> int:
     """The whole comparison."""
     about = machine.describe()
     report.header(out, about)
-    compiled = not chosen.no_compile
-    needed = {case: set(contenders(case.row, compiled)) for case in cases(chosen)}
+    needed = {case: contenders(case.row, chosen.compile) for case in cases(chosen)}
     results = measure_all(needed, effort, out)
     for table in report.tables(results):
         out.print(table)
@@ -143,19 +158,20 @@ def run_check(chosen: argparse.Namespace, effort: Effort, out: Console) -> int:
     """The requirements: 1 if one is missed."""
     about = machine.describe()
     report.header(out, about)
-    required, needed = check.plan(chosen.op, chosen.threads, not chosen.no_compile)
+    required, needed = check.plan(chosen.op, chosen.threads, chosen.compile)
     results = measure_all(needed, effort, out)
     verdicts = check.judge(required, results)
     out.print(check.verdict_table(verdicts))
+    out.print(check.LEGEND)
     finish(results, out)
-    met = sum(verdict.met for verdict in verdicts)
-    out.print(f"{met} of {len(verdicts)} requirements met")
-    if chosen.no_compile:
-        out.print("not measured: the compiled forms (--no-compile)")
+    judged = [verdict.met for verdict in verdicts if verdict.met is not None]
+    out.print(f"{sum(judged)} of {len(judged)} requirements met")
+    if not chosen.compile:
+        out.print("not measured: the compiled forms (--compile)")
     if chosen.output:
         records = [verdict.record() for verdict in verdicts]
         report.write(chosen.output, about, results, verdicts=records)
-    return 0 if met == len(verdicts) else 1
+    return 0 if all(judged) else 1
 
 
 def finish(results: Sequence[Result], out: Console) -> None:

@@ -1,165 +1,177 @@
-"""The speeds that safeops promises, as data, and whether this machine sees them.
-
-Every requirement is a ratio of speeds: 0.9 against torch means at least 0.9 times as fast.
-"""
+"""Whether this machine sees the speeds that safeops promises."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from rich.table import Table
 
-from .measure import COMPILED, SINGULAR, Case, Result
-from .report import cores, plain_table, ratio, size_name
-from .rows import ROWS, SAME
+from .measure import Case, Record, Result
+from .report import cores, figure, plain_table, ratio, size_name
+from .requirements import REQUIREMENTS, Requirement
 from .timing import speed
-
-K64, M1, M16 = 64 << 10, 1 << 20, 16 << 20
-F32, BF16 = torch.float32, torch.bfloat16
-CONTIGUOUS = (SAME,)
-BROADCAST = tuple(r.layout for r in ROWS if r.layout.startswith(("[N,1024]", "[N,256]", "x /")))
-THREE = ("div", "log", "sqrt")
-ONE_WAY, BOTH = ("forward",), ("forward+backward",)
 
 
 @dataclass(frozen=True)
-class Requirement:
-    """contender is at least `least` times as fast as against, in all these cases.
+class Line:
+    """One line of the check: the geometric mean over the cases, as a rule a single one.
 
-    Against the bare op also on healthy data, since torch.log takes three times as long at 1 %
-    zeros; against double where also on a random half, since torch.where is a loop with a branch.
+    least is None where the speed is only shown, aim where there is none.
     """
 
-    ops: Sequence[str]
-    sizes: Sequence[int]
-    directions: Sequence[str]
-    against: str
-    least: float
-    dtype: torch.dtype = F32
-    layouts: Sequence[str] = CONTIGUOUS
-    contender: str = "safeops"
-
-    def cases(self, threads: Sequence[int]) -> list[Case]:
-        rows = [row for row in ROWS if row.op in self.ops and row.layout in self.layouts]
-        return [
-            Case(row, size, self.dtype, count, direction, singular)
-            for count in threads
-            for row in rows
-            for size in self.sizes
-            for direction in self.directions
-            for singular in self.shares
-        ]
+    requirement: Requirement
+    cases: Sequence[Case]
+    least: float | None
+    aim: float | None
 
     @property
-    def shares(self) -> Sequence[float]:
-        return {"torch": (SINGULAR, 0.0), "double where": (SINGULAR, 0.5)}.get(
-            self.against, (SINGULAR,)
-        )
-
-    @property
-    def compiled(self) -> bool:
-        return self.contender.startswith(COMPILED)
+    def layout(self) -> str:
+        if len(self.cases) == 1:
+            return self.cases[0].layout
+        return f"geometric mean of {len(self.cases)}"
 
 
-REQUIREMENTS: tuple[Requirement, ...] = (
-    Requirement(THREE, (K64, M1), ONE_WAY, "torch", 0.9),
-    Requirement(THREE, (K64, M1), ONE_WAY, "double where", 5.0),
-    Requirement(THREE, (K64, M1), BOTH, "double where", 6.0),
-    Requirement(("log",), (K64, M1), BOTH, "torch", 1.0),
-    Requirement(("div", "sqrt"), (K64, M1), BOTH, "torch", 1.5),
-    Requirement(("log",), (K64, M1), ONE_WAY, "torch", 1.8, BF16),
-    Requirement(("div",), (K64, M1), ONE_WAY, "torch", 1.2, BF16),
-    Requirement(THREE, (1 << 10,), BOTH, "torch", 1 / 1.6),
-    Requirement(THREE, (1 << 10,), BOTH, "double where", 1.3),
-    Requirement(("div",), (M1,), ONE_WAY, "torch", 1 / 1.1, layouts=BROADCAST),
-    Requirement(THREE, (M16,), ONE_WAY + BOTH, "torch", 0.97),
-    Requirement(
-        THREE,
-        (M1,),
-        ONE_WAY + BOTH,
-        COMPILED + "double where",
-        1 / 1.1,
-        contender=COMPILED + "safeops",
-    ),
-)
+def lines_of(requirement: Requirement, threads: Sequence[int]) -> list[Line]:
+    """What is judged; a mean is followed by its parts."""
+    lines: list[Line] = []
+    for group in requirement.groups(threads):
+        mean = requirement.mean and len(group) > 1
+        if mean:
+            lines.append(Line(requirement, group, requirement.least, requirement.aim))
+        least = requirement.floor if mean else requirement.least
+        aim = None if mean else requirement.aim
+        lines += [Line(requirement, [case], least, aim) for case in group]
+    return lines
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A requirement in one case; measured is None where a contender did not run."""
+    """A line as measured; measured is None where a contender did not run."""
 
-    requirement: Requirement
-    case: Case
+    line: Line
     measured: float | None
+    gb_per_s: float | None = None
+    share_of_copy: float | None = None
+    agrees: bool = True
     busy: float | None = None
 
     @property
-    def met(self) -> bool:
-        return self.measured is not None and self.measured >= self.requirement.least
+    def word(self) -> str:
+        least = self.line.least
+        if self.measured is None:
+            return "NOT RUN"
+        if not self.agrees:
+            return "WRONG"
+        return "–" if least is None else "pass" if self.measured >= least else "MISS"
 
-    def record(self) -> dict[str, Any]:
+    @property
+    def met(self) -> bool | None:
+        """None where nothing is required."""
+        return None if self.line.least is None else self.word == "pass"
+
+    def record(self) -> Record:
+        need, case = self.line.requirement, self.line.cases[0]
         return {
-            "op": self.case.row.op,
-            "layout": self.case.row.layout,
-            "dtype": str(self.case.dtype).removeprefix("torch."),
-            "direction": self.case.direction,
-            "size": self.case.size,
-            "threads": self.case.threads,
-            "singular": self.case.singular,
-            "contender": self.requirement.contender,
-            "against": self.requirement.against,
-            "required": self.requirement.least,
+            "op": case.row.op,
+            "layout": self.line.layout,
+            "dtype": case.dtype_name,
+            "direction": case.direction,
+            "size": case.size if len(self.line.cases) == 1 else None,
+            "threads": case.threads,
+            "singular": case.singular,
+            "contender": need.contender,
+            "against": need.against,
+            "required": self.line.least,
+            "aim": self.line.aim,
             "measured": self.measured,
+            "verdict": self.word,
             "met": self.met,
+            "gb_per_s": self.gb_per_s,
+            "share_of_copy": self.share_of_copy,
             "cores_busy_elsewhere": self.busy,
         }
 
 
 def plan(
     ops: Sequence[str], threads: Sequence[int], compiled: bool
-) -> tuple[list[tuple[Requirement, Case]], dict[Case, set[str]]]:
-    """What is required, and the contenders that each case needs for it."""
+) -> tuple[list[Line], dict[Case, list[str]]]:
+    """What is judged of these ops, and the contenders that each case needs for it."""
     required = [
-        (requirement, case)
+        line
         for requirement in REQUIREMENTS
         if compiled or not requirement.compiled
-        for case in requirement.cases(threads)
-        if case.row.op in ops
+        for line in lines_of(requirement, threads)
+        if line.cases[0].row.op in ops
     ]
-    needed: dict[Case, set[str]] = {}
-    for requirement, case in required:
-        needed.setdefault(case, set()).update({requirement.contender, requirement.against})
+    needed: dict[Case, list[str]] = {}
+    for line in required:
+        need = line.requirement
+        for case in line.cases:
+            names = needed.setdefault(case, [])
+            names += [name for name in (need.contender, need.against) if name not in names]
     return required, needed
 
 
-def judge(required: Iterable[tuple[Requirement, Case]], results: Iterable[Result]) -> list[Verdict]:
+def judge(required: Iterable[Line], results: Iterable[Result]) -> list[Verdict]:
     found = {result.case: result for result in results}
-    return [
-        Verdict(
-            need, case, speed(found[case].times, need.contender, need.against), found[case].busy
-        )
-        for need, case in required
-    ]
+    return [judged(line, [found[case] for case in line.cases]) for line in required]
+
+
+def judged(line: Line, results: Sequence[Result]) -> Verdict:
+    need = line.requirement
+    records = [r for result in results for r in result.records if r["contender"] == need.contender]
+    return Verdict(
+        line,
+        mean([speed(result.times, need.contender, need.against) for result in results]),
+        mean([record["gb_per_s"] for record in records]),
+        mean([record["share_of_copy"] for record in records]),
+        all(record["agrees_with_torch"] is not False for record in records),
+        max((result.busy for result in results if result.busy is not None), default=None),
+    )
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """The geometric mean; None where one is missing."""
+    known = [value for value in values if value is not None]
+    return statistics.geometric_mean(known) if known and len(known) == len(values) else None
+
+
+# --- the table ---------------------------------------------------------------------------------
+
+COLUMNS: Mapping[str, Callable[[Any], str]] = {
+    **dict.fromkeys(("op", "layout", "dtype", "direction", "contender", "against"), str),
+    "size": size_name,
+    "threads": str,
+    "singular": "{:.3g}".format,
+    "required": ratio,
+    "aim": ratio,
+    "measured": ratio,
+    "verdict": str,
+    "gb_per_s": figure,
+    "share_of_copy": "{:.0%}".format,
+    "cores_busy_elsewhere": cores,
+}
+LEGEND = (
+    "Speeds: how many times as fast as what it is measured against (the median of the ratios "
+    "within a round); – where nothing is required. GB/s of what must be moved once, and that as a "
+    "share of a copy of as many bytes. A contender whose value is not torch's is WRONG."
+)
+HEADINGS = {"gb_per_s": "GB/s", "share_of_copy": "of copy", "cores_busy_elsewhere": "busy"}
 
 
 def verdict_table(verdicts: Iterable[Verdict]) -> Table:
     table = plain_table("required and measured speed")
-    for heading in ("op", "layout", "dtype", "direction", "contender", "against"):
-        table.add_column(heading)
-    for heading in ("size", "threads", "singular", "required", "measured", "verdict", "busy"):
-        table.add_column(heading, justify="right")
+    for number, name in enumerate(COLUMNS):
+        table.add_column(HEADINGS.get(name, name), justify="right" if number > 5 else "left")
     for verdict in verdicts:
-        table.add_row(*_cells(verdict), style=None if verdict.met else "bold red")
+        style = "bold red" if verdict.word.isupper() else None
+        table.add_row(*_cells(verdict.record()), style=style)
     return table
 
 
-def _cells(verdict: Verdict) -> list[str]:
-    row = verdict.record()
-    names = ("op", "layout", "dtype", "direction", "contender", "against")
-    word = "pass" if verdict.met else "MISS" if verdict.measured is not None else "NOT RUN"
-    setting = [size_name(row["size"]), str(row["threads"]), f"{row['singular']:.3g}"]
-    figures = [ratio(row["required"]), ratio(row["measured"]), word, cores(verdict.busy)]
-    return [*(row[name] for name in names), *setting, *figures]
+def _cells(record: Record) -> list[str]:
+    known = ((record[name], text) for name, text in COLUMNS.items())
+    return ["–" if value is None else text(value) for value, text in known]

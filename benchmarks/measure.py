@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,12 @@ from torch import Tensor
 from safeops import why_not_kernel
 
 from .machine import Clock, elsewhere
-from .rows import SAME, Form, Row
-from .timing import Call, Effort, Times, copy_of, interleaved, quiet, speed, spread
+from .rows import BACK, BOTH, ONE_WAY, Form, Row
+from .timing import Block, Call, Effort, Times, copy_of, interleaved, quiet, speed, spread
 
-DIRECTIONS = ("forward", "forward+backward")
-COMPILED = "compiled "
+COMPILED, ONE_THREAD = "compiled ", "one thread "  # before the name of a form
 COPY = "copy"
+REFERENCES = ("torch", "double where", COMPILED + "torch", COMPILED + "double where")
 SINGULAR = 0.01  # share of singular elements by default
 Record = dict[str, Any]
 
@@ -34,12 +34,19 @@ class Case:
 
     @property
     def backward(self) -> bool:
-        return self.direction != "forward"
+        return self.direction != ONE_WAY
+
+    @property
+    def layout(self) -> str:
+        return self.row.layout_at(self.size)
+
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
 
     def title(self) -> str:
         """What the table of this case is called."""
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"{self.row.op}, {self.direction}, {dtype}, {self.singular:.3g} singular"
+        return f"{self.row.op}, {self.direction}, {self.dtype_name}, {self.singular:.3g} singular"
 
 
 @dataclass(frozen=True)
@@ -52,15 +59,17 @@ class Result:
 
 
 def contenders(row: Row, compiled: bool) -> list[str]:
-    """All of the row; compiled ones too, if asked, on the contiguous layout."""
-    names = list(row.forms)
-    compiled = compiled and row.layout == SAME
-    return names + [COMPILED + name for name in names] if compiled else names
+    """All of the row, the compiled ones if asked."""
+    return [*row.forms, *(COMPILED + name for name in row.compiled if compiled)]
+
+
+def form_name(name: str) -> str:
+    return name.removeprefix(ONE_THREAD).removeprefix(COMPILED)
 
 
 def form_of(case: Case, name: str) -> Form:
     """The row's function, or torch.compile of it."""
-    form = case.row.forms[name.removeprefix(COMPILED)]
+    form = case.row.forms[form_name(name)]
     if not name.startswith(COMPILED):
         return form
     # Inductor writes the number of threads into its code; given as an option it is also part of
@@ -69,35 +78,42 @@ def form_of(case: Case, name: str) -> Form:
     return torch.compile(form, fullgraph=True, dynamic=False, options=options)
 
 
-def call_of(form: Form, inputs: Sequence[Tensor], upstream: Tensor | None) -> Call:
-    """The op alone, or the op and its backward from a gradient that is there already."""
-    if upstream is None:
+def call_of(form: Form, direction: str, inputs: Sequence[Tensor], upstream: Tensor | None) -> Call:
+    """The op alone, the op and its backward, or the backward of a value that is there already."""
+    if direction == ONE_WAY:
         return lambda: form(*inputs)
-    return lambda: torch.autograd.grad(form(*inputs), inputs, upstream)
+    leaves = [x for x in inputs if x.requires_grad]
+    if direction == BOTH:
+        return lambda: torch.autograd.grad(form(*inputs), leaves, upstream)
+    value = form(*inputs)
+    return lambda: torch.autograd.grad(value, leaves, upstream, retain_graph=True)
 
 
 def inputs_of(case: Case) -> tuple[tuple[Tensor, ...], Tensor]:
     """The inputs, and an upstream gradient of the result's shape."""
     inputs = case.row.tensors(case.size, case.dtype, case.singular)
-    shape = torch.broadcast_shapes(*(x.shape for x in inputs))
+    shape = case.row.forms["torch"](*inputs).shape
     generator = torch.Generator().manual_seed(case.size + 1)
     upstream = torch.randn(shape, generator=generator).to(case.dtype)
-    return tuple(x.requires_grad_(case.backward) for x in inputs), upstream
+    for x in inputs:
+        x.requires_grad_(case.backward and x.is_floating_point())
+    return inputs, upstream
 
 
-def bytes_moved(inputs: Sequence[Tensor], result: Tensor, backward: bool) -> int:
+def bytes_moved(inputs: Sequence[Tensor], result: Tensor, direction: str) -> int:
     """What the op must read and write, each element once.
 
     Forward: the inputs and the result. Backward: the upstream gradient, the inputs again (or a
-    saved result of their size) and a gradient for each.
+    saved result of their size) and a gradient for each that has one.
     """
-    read = sum(x.numel() for x in inputs)
-    elements = read + result.numel()
-    return inputs[0].element_size() * (elements + (result.numel() + 2 * read) * backward)
+    read, leaves = sum(x.nbytes for x in inputs), [x for x in inputs if x.is_floating_point()]
+    forward = read + result.nbytes
+    backward = result.nbytes + read + sum(x.nbytes for x in leaves)
+    return {ONE_WAY: forward, BACK: backward, BOTH: forward + backward}[direction]
 
 
 def prepared(
-    case: Case, names: Sequence[str], inputs: Sequence[Tensor], upstream: Tensor
+    case: Case, names: Collection[str], inputs: Sequence[Tensor], upstream: Tensor
 ) -> tuple[dict[str, Call], dict[str, str]]:
     """The contenders that run, and why the others do not; compiles those to be compiled."""
     calls: dict[str, Call] = {}
@@ -105,8 +121,8 @@ def prepared(
     if any(name.startswith(COMPILED) for name in names):
         torch.compiler.reset()
     for name in names:
-        call = call_of(form_of(case, name), inputs, upstream if case.backward else None)
         try:
+            call = call_of(form_of(case, name), case.direction, inputs, upstream)
             call()
         except Exception as error:
             if not name.startswith(COMPILED):
@@ -117,27 +133,47 @@ def prepared(
     return calls, failed
 
 
-def measure(case: Case, names: Container[str], effort: Effort) -> Result:
-    """Times and records of those of the row's contenders that are in names."""
-    chosen = [name for name in contenders(case.row, True) if name in names]
+def measure(case: Case, names: Collection[str], effort: Effort) -> Result:
+    """Times and records of these contenders."""
     inputs, upstream = inputs_of(case)
-    moved = bytes_moved(inputs, upstream, case.backward)
+    moved = bytes_moved(inputs, upstream, case.direction)
     with quiet(case.threads):
-        calls, failed = prepared(case, chosen, inputs, upstream)
+        calls, failed = prepared(case, names, inputs, upstream)
+        agreeing = {name: agrees(case, calls, name) for name in calls}
+        blocks = {name: Block(call, threads_of(case, name)) for name, call in calls.items()}
         start = Clock.now()
-        times = interleaved({**calls, COPY: copy_of(moved)}, effort)
+        times = interleaved({**blocks, COPY: Block(copy_of(moved), case.threads)}, effort)
         busy = elsewhere(start, Clock.now())
     reason = why_not_kernel(*inputs)
-    more = {"cores_busy_elsewhere": busy}
-    records = [record(case, times, name, moved, reason) | more for name in calls]
+    records = [
+        record(case, times, name, moved, reason)
+        | {"agrees_with_torch": agreeing[name], "cores_busy_elsewhere": busy}
+        for name in calls
+    ]
     return Result(case, times, failed, records, busy)
+
+
+def agrees(case: Case, calls: Mapping[str, Call], name: str) -> bool | None:
+    """Whether safeops' value is torch's wherever that is finite, so that no speed is one of wrong
+    numbers; None for the other forms, which make no such promise, and for gradients."""
+    if case.backward or form_name(name) != "safeops" or "torch" not in calls:
+        return None
+    expected, value = calls["torch"](), calls[name]()
+    expected, value = (torch.where(expected.isfinite(), t, 0.0) for t in (expected, value))
+    tolerance = max(2e-5, 2 * torch.finfo(expected.dtype).eps)
+    largest = expected.abs().max().item()
+    return torch.allclose(value, expected, rtol=tolerance, atol=tolerance * largest)
+
+
+def threads_of(case: Case, name: str) -> int:
+    return 1 if name.startswith(ONE_THREAD) else case.threads
 
 
 def route(name: str, reason: str | None) -> str:
     """The way a contender's numbers came about."""
     if name.startswith(COMPILED):
         return "compiled"
-    return "eager" if name != "safeops" else "kernel" if reason is None else "formulas"
+    return "eager" if form_name(name) != "safeops" else "kernel" if reason is None else "formulas"
 
 
 def record(case: Case, times: Times, name: str, moved: int, reason: str | None) -> Record:
@@ -145,8 +181,8 @@ def record(case: Case, times: Times, name: str, moved: int, reason: str | None) 
     p20, p80 = spread(times[name])
     return {
         "op": case.row.op,
-        "layout": case.row.layout,
-        "dtype": str(case.dtype).removeprefix("torch."),
+        "layout": case.layout,
+        "dtype": case.dtype_name,
         "direction": case.direction,
         "size": case.size,
         "threads": case.threads,
@@ -160,7 +196,4 @@ def record(case: Case, times: Times, name: str, moved: int, reason: str | None) 
         "bytes": moved,
         "gb_per_s": moved / median / 1e9,
         "share_of_copy": speed(times, name, COPY),
-        "speed_vs_torch": speed(times, name, "torch"),
-        "speed_vs_double_where": speed(times, name, "double where"),
-        "speed_vs_compiled_double_where": speed(times, name, COMPILED + "double where"),
-    }
+    } | {f"speed_vs_{other.replace(' ', '_')}": speed(times, name, other) for other in REFERENCES}

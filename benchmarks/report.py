@@ -18,13 +18,13 @@ from rich.table import Table
 from .machine import DISTURBED
 from .measure import Case, Record, Result
 
-NARROW = 160  # columns of a page that is no terminal
+NARROW = 190  # columns of a page that is no terminal
 UNITS = ((1 << 20, "M"), (1 << 10, "K"))
 LEGEND = (
-    "Times: median µs a call. The columns under safeops: how many times as fast it is as the bare "
-    "torch op and as double where (the median of the ratios within a round); its GB/s, and that "
-    "as a share of a copy of as many bytes between two tensors that exist already; and the cores "
-    "that other processes kept busy meanwhile."
+    "Times: median µs a call; backward alone is that of a value computed before. The columns under "
+    "safeops: how many times as fast it is as the bare torch op and as double where (the median of "
+    "the ratios within a round); its GB/s, and that as a share of a copy of as many bytes between "
+    "two tensors that exist already; and the cores that other processes kept busy meanwhile."
 )
 
 
@@ -41,7 +41,7 @@ def size_name(size: int) -> str:
 
 
 def case_name(case: Case) -> str:
-    return f"{case.title()}, {case.row.layout}, {size_name(case.size)}, threads {case.threads}"
+    return f"{case.title()}, {case.layout}, {size_name(case.size)}, threads {case.threads}"
 
 
 def progress(out: Console) -> Progress:
@@ -102,7 +102,7 @@ def _cells(result: Result, names: Sequence[str]) -> list[str]:
     records = {record["contender"]: record for record in result.records}
     own = records["safeops"]
     return [
-        case.row.layout,
+        case.layout,
         size_name(case.size),
         str(case.threads),
         *(_time(name, records, result.failed) for name in names),
@@ -145,12 +145,20 @@ def disturbances(results: Sequence[Result]) -> list[str]:
     ]
 
 
-def failures(results: Iterable[Result]) -> list[str]:
-    return [
-        f"{case_name(result.case)}: {name} did not run: {why}"
+def failures(results: Sequence[Result]) -> list[str]:
+    """The contenders that did not run, and those that ran and are wrong."""
+    broken = [
+        (result.case, f"{name} did not run: {why}")
         for result in results
         for name, why in result.failed.items()
     ]
+    wrong = [
+        (result.case, f"{record['contender']} differs from torch where that is finite")
+        for result in results
+        for record in result.records
+        if record["agrees_with_torch"] is False
+    ]
+    return [f"{case_name(case)}: {what}" for case, what in (*broken, *wrong)]
 
 
 # --- files -------------------------------------------------------------------------------------

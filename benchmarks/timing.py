@@ -39,17 +39,21 @@ QUICK = Effort(seconds=0.08, least=5)
 
 
 class Block:
-    """A call repeated until it lasts long enough for the clock."""
+    """A call on a number of threads, repeated until it lasts long enough for the clock."""
 
-    def __init__(self, call: Call):
-        self.call = call
+    def __init__(self, call: Call, threads: int):
+        self.call, self.threads = call, threads
+        torch.set_num_threads(threads)
         call()
-        once = min(elapsed(call, 1) for _ in range(3))
+        once = elapsed(call, 1)
+        if once < LONG:
+            once = min(once, *(elapsed(call, 1) for _ in range(2)))
         self.repetitions = max(1, math.ceil(BLOCK / once))
         self.primed = once < LONG
 
     def __call__(self) -> float:
         """Seconds a call, with the caches as this contender leaves them."""
+        torch.set_num_threads(self.threads)
         if self.primed:
             self.call()
         return elapsed(self.call, self.repetitions) / self.repetitions
@@ -69,9 +73,8 @@ def turns(names: Sequence[str], number: int) -> list[str]:
     return order[::-1] if number % 2 else order
 
 
-def interleaved(calls: Mapping[str, Call], effort: Effort) -> Times:
+def interleaved(blocks: Mapping[str, Block], effort: Effort) -> Times:
     """For each contender, its seconds a call in every round."""
-    blocks = {name: Block(call) for name, call in calls.items()}
     times: dict[str, list[float]] = {name: [] for name in blocks}
     end = time.perf_counter() + effort.seconds
     for number in range(effort.most):

@@ -1,6 +1,7 @@
 // Which CPU level the kernels use.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -9,5 +10,6 @@ namespace safeops {
 std::vector<std::string> level_names();  // compiled, best first
 std::string level_name();                // in use
 bool use_level(const std::string& name);
+extern std::atomic<int> current_level;  // its place in level_names()
 
 }  // namespace safeops

@@ -43,6 +43,15 @@ STABLE_TORCH_LIBRARY(safeops, m) {
   m.def(value_schema(#name, inputs, constants).c_str()); \
   m.def(gradient_schema(#name, inputs, constants).c_str());
 #include "ops.inc"
+  for (const std::string name : {"softmax", "log_softmax"}) {
+    m.def((name + "(Tensor x, int dim, Tensor? mask) -> Tensor").c_str());
+    m.def(
+        (name + "_backward(Tensor grad, Tensor result, int dim, Tensor? mask) -> Tensor").c_str());
+  }
+  m.def("logsumexp(Tensor x, int[] dim, bool keepdim, Tensor? mask) -> Tensor");
+  m.def(
+      "logsumexp_backward(Tensor grad, Tensor x, Tensor result, int[] dim, bool keepdim, "
+      "Tensor? mask) -> Tensor");
 }
 
 PYBIND11_MODULE(_C, m) {

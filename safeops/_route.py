@@ -2,7 +2,7 @@
 
 kernel     plain eager tensors: the autograd Function with the compiled kernels
 formulas   compile, export, subclasses, other devices, no kernels: the same Function with the
-           torch formulas
+           torch formulas (ops on rows keep their kernels under plain compile)
 composite  a functorch transform or a forward-mode level: differentiable torch operations
 
 The private names of torch that this needs are all here.
@@ -18,22 +18,36 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active as _functorch_active
+from torch._C import _get_dispatch_mode as _dispatch_mode
 from torch._C import _get_tracing_state as _tracing_state
+from torch._C import _set_tracing_state  # type: ignore[attr-defined]
+from torch._C import _TorchDispatchModeKey as _ModeKey
 from torch._C._functorch import is_legacy_batchedtensor as _is_legacy_batched
 from torch.autograd import forward_ad as _forward_ad
 from torch.compiler import is_compiling
 
 from . import _extension
 
+# torch before 2.7 does not tell an export from a compilation
+_is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)
+softmax_backward = torch._softmax_backward_data
+log_softmax_backward = torch._log_softmax_backward_data
+
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _PLAIN = (Tensor, torch.nn.Parameter)
 _KERNEL_DTYPES = frozenset(DTYPES)
+_ROW_DTYPES = frozenset((*DTYPES, torch.bool))
 _STRIDED = torch.strided
 
 
 def raw(name: str) -> Callable[..., Any]:
     """The raw op torch.ops.safeops.<name>, without the wrapper that costs half a microsecond."""
     return getattr(torch.ops.safeops, name).default._op
+
+
+def traced(name: str) -> Callable[..., Any]:
+    """The raw op torch.ops.safeops.<name> as a compiler can put it into its graph."""
+    return getattr(torch.ops.safeops, name).default
 
 
 def register_fakes(name: str, inputs: int) -> None:
@@ -64,6 +78,26 @@ def _fake(tensors: Sequence[Tensor]) -> Tensor:
     return functools.reduce(torch.add, others, first) if others else first.abs()
 
 
+def register_row_fakes(name: str) -> None:
+    """The same for an op on rows: every result is contiguous."""
+    value = _fake_reduced if name == "logsumexp" else _fake_contiguous
+    torch.library.register_fake(f"safeops::{name}", value)
+    torch.library.register_fake(f"safeops::{name}_backward", _fake_row_gradient)
+
+
+def _fake_contiguous(x: Tensor, *rest: Any) -> Tensor:
+    return x.new_empty(x.shape)
+
+
+def _fake_row_gradient(grad: Tensor, saved: Tensor, *rest: Any) -> Tensor:
+    return saved.new_empty(saved.shape)
+
+
+def _fake_reduced(x: Tensor, dim: Sequence[int], keepdim: bool, mask: Tensor | None) -> Tensor:
+    kept = [1 if i in dim else size for i, size in enumerate(x.shape) if keepdim or i not in dim]
+    return x.new_empty(kept)
+
+
 def plain_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """function.apply without its own look for transforms, which the route has taken already."""
     return super(torch.autograd.Function, function).apply  # type: ignore[misc]
@@ -83,20 +117,50 @@ def readable(tensor: Tensor) -> bool:
     """A plain CPU tensor in eager mode: a look at its values costs nothing and breaks nothing."""
     if is_compiling() or not is_plain(tensor) or not tensor.is_cpu:
         return False
+    if _dispatch_mode(_ModeKey.PROXY) is not None:  # make_fx, which would bake the answer in
+        return False
     return not _is_legacy_batched(tensor)  # torch.autograd.grad(..., is_grads_batched=True)
 
 
-def why_not_kernel(*operands: Tensor | float) -> str | None:
+def sizes(tensor: Tensor) -> Sequence[int]:
+    """The shape in numbers: inside torch.jit.trace that of torch holds tensors."""
+    trace = _tracing_state()
+    if trace is None:
+        return tensor.shape
+    _set_tracing_state(None)
+    try:
+        return tensor.shape
+    finally:
+        _set_tracing_state(trace)
+
+
+def is_empty(tensor: Tensor) -> bool:
+    """Without elements; False for a size of which only the run of a graph will tell."""
+    if not is_compiling():
+        return 0 in sizes(tensor)
+    from torch.fx.experimental import symbolic_shapes
+
+    decided = getattr(symbolic_shapes, "guard_or_false", bool)  # torch before 2.8 has none
+    return decided(tensor.numel() == 0)
+
+
+def why_not_kernel(*operands: Tensor | float | None) -> str | None:
     """None if an op called on these operands now would run its kernel, else the reason.
 
-    Python numbers do not matter, and an integer tensor counts as the default dtype, which is what
-    the ops convert it to (finite_clip leaves integers to torch.clamp).
+    Python numbers and None do not matter, nor does the dtype of a mask or an integer tensor: the
+    ops convert integers to the default dtype (finite_clip leaves them to torch.clamp). Under
+    torch.compile the answer is that of the elementwise ops; softmax, log_softmax and logsumexp
+    keep their kernels there.
 
     >>> import safeops, torch
     >>> safeops.why_not_kernel(torch.ones(2, dtype=torch.complex64)) is None
     False
     """
-    return obstacle(*(_promoted(value) for value in operands if not isinstance(value, Real)))
+    return obstacle(*(_promoted(value) for value in operands if not _neutral(value)))
+
+
+def _neutral(operand: Any) -> bool:
+    return operand is None or isinstance(operand, Real)
 
 
 def _promoted(operand: Any) -> Any:
@@ -105,21 +169,36 @@ def _promoted(operand: Any) -> Any:
     return operand.new_empty(0, dtype=torch.get_default_dtype())
 
 
-def obstacle(*tensors: Any) -> str | None:
-    """None if these very tensors, of one dtype, go to the kernel as they are, else the reason."""
+def obstacle(
+    *tensors: Any, dtypes: frozenset[torch.dtype] = _KERNEL_DTYPES, kept: bool = False
+) -> str | None:
+    """None if these very tensors, of one dtype, go to the kernel as they are, else the reason.
+
+    kept: this kernel stays in the graph of torch.compile.
+    """
     if _extension.reason is not None:
         return _extension.reason
-    if is_compiling():
+    if is_compiling() and (not kept or _is_exporting()):
         return "under torch.compile and torch.export the torch formulas are fused instead"
     if transforms_active():
         return "inside a torch.func transform, forward-mode AD or a jit trace"
     for tensor in tensors:
         if type(tensor) not in _PLAIN:
             return f"{type(tensor).__name__} is not a plain torch.Tensor"
-        if tensor.dtype not in _KERNEL_DTYPES:
+        if tensor.dtype not in dtypes:
             return f"no kernel for {tensor.dtype}"
         if not tensor.is_cpu:
             return f"no kernel for device {tensor.device}"
         if tensor.layout is not _STRIDED or tensor.is_nested:
             return "no kernel for sparse, nested or other non-strided tensors"
     return None
+
+
+def row_obstacle(x: Any, mask: Any, kept: bool = False) -> str | None:
+    """The same for an op on rows, of which a mask may choose the elements."""
+    if mask is None:
+        return obstacle(x, kept=kept)
+    why = obstacle(x, mask, dtypes=_ROW_DTYPES, kept=kept)
+    if why is None and (mask.dtype is not torch.bool or x.dtype is torch.bool):
+        return f"no kernel for {x.dtype} with a mask of {mask.dtype}"
+    return why

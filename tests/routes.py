@@ -39,7 +39,8 @@ class Route:
     def value(self, op, inputs, **options):
         with self.runs(op.raw):
             if self.name == "composite":
-                return torch.func.vmap(lambda *t: op.function(*t, **options))(*inputs)
+                call = torch.func.vmap(lambda *t: op.function(*t, **options))
+                return call(*[tensor[None] for tensor in inputs])[0]
             return op.function(*inputs, **options)
 
     def gradients(self, op, inputs, upstream=None, **options):

@@ -5,17 +5,14 @@ Nothing here asserts a time.
 
 from __future__ import annotations
 
-import csv
-import json
-import math
 import warnings
 
 import pytest
 import torch
 
-from benchmarks import __main__ as cli
-from benchmarks import check, machine, measure, report, timing
-from benchmarks.rows import OPS, ROWS, SAME
+from benchmarks import check, elementwise, machine, measure, report, requirements, softmax, timing
+from benchmarks.rows import BACK, BOTH, DIRECTIONS, ONE_WAY, N, Row
+from benchmarks.suite import ROWS
 from tests.routes import Recorder
 
 SIZE = 3072
@@ -25,28 +22,23 @@ HEALTHY = {
     "sqrt": lambda x: x > 0,
     "finite_clip": torch.isfinite,
 }
+FAMILY = tuple(softmax.FAMILY)
 BY_ROW = pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.op} {row.layout}")
 TINY = timing.Effort(seconds=0.0, least=3)
-FEW = ["--size", "1000", "--threads", "1", "--no-compile", "--quick"]
 
 
-def case(row, direction="forward", dtype=torch.float32, threads=1):
-    return measure.Case(row, SIZE, dtype, threads, direction)
+def case(row, direction=ONE_WAY, threads=1, singular=measure.SINGULAR):
+    return measure.Case(row, SIZE, torch.float32, threads, direction, singular)
 
 
-def by_op(op):
-    return next(row for row in ROWS if row.op == op and row.layout == SAME)
+def by_op(op, layout=None):
+    return next(row for row in ROWS if row.op == op and layout in (None, row.layout))
 
 
-def missing(monkeypatch, reason):
-    monkeypatch.setattr(machine, "why_no_kernels", lambda: reason)
-
-
-def refused(capsys, *argv):
-    with pytest.raises(SystemExit) as stopped:
-        cli.main(argv)
-    assert stopped.value.code == 2
-    return " ".join(capsys.readouterr().err.split())
+def small_row(**forms):
+    """A row that is not of the suite: its forms are given x of 64 elements."""
+    inputs = elementwise.positive
+    return Row("log", "[N]", ((N,),), inputs, {"torch": torch.log, **forms}, sizes=(64,))
 
 
 # --- rows --------------------------------------------------------------------------------------
@@ -56,8 +48,8 @@ def refused(capsys, *argv):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_contenders_agree_at_healthy_points(row, dtype):
     inputs = row.tensors(SIZE, dtype, measure.SINGULAR)
-    healthy = HEALTHY[row.op](*inputs)
     expected = row.forms["torch"](*inputs)
+    healthy = ~expected.isnan() if row.op in FAMILY else HEALTHY[row.op](*inputs)
     assert set(row.forms) >= {"safeops", "torch"}
     for form in row.forms.values():
         value, like = torch.broadcast_tensors(form(*inputs), expected)
@@ -67,17 +59,61 @@ def test_contenders_agree_at_healthy_points(row, dtype):
 
 @BY_ROW
 def test_gradients_agree_where_all_is_healthy(row):
-    inputs = [x.requires_grad_() for x in row.tensors(SIZE, torch.float32, 0.0)]
-    expected = torch.autograd.grad(row.forms["torch"](*inputs).sum(), inputs)
-    for form in row.forms.values():
-        grads = torch.autograd.grad(form(*inputs).sum(), inputs)
-        torch.testing.assert_close(grads, expected, rtol=1e-4, atol=1e-4)
+    inputs, upstream = measure.inputs_of(case(row, BOTH, singular=0.0))
+    expected = row.forms["torch"](*inputs)
+    upstream = torch.where(expected.isfinite(), upstream, 0.0)  # -inf where log_softmax is masked
+    grads = {
+        name: measure.call_of(form, BOTH, inputs, upstream)() for name, form in row.forms.items()
+    }
+    for own in grads.values():
+        torch.testing.assert_close(own, grads["torch"], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", HEALTHY)
 def test_share_of_singular_elements(op):
     *_, x = by_op(op).tensors(100_000, torch.float32, 0.01)
     assert 0.008 < (~HEALTHY[op](*[x] * (1 + (op == "div")))).float().mean() < 0.012
+
+
+@pytest.mark.parametrize(("layout", "dim"), [("[N,64]", 1), ("[64,N] dim 0", 0)])
+def test_share_of_guarded_rows(layout, dim):
+    (x,) = by_op("softmax", layout).tensors(640_000, torch.float32, 0.01)
+    assert 0.007 < x.isneginf().all(dim).float().mean() < 0.013
+    assert 0.007 < x.isneginf().float().mean() < 0.013
+
+
+@pytest.mark.parametrize("kind", softmax.MASKS)
+def test_masks_leave_no_row_empty(kind):
+    x, mask = by_op("softmax", f"[N,8,256,256] {kind}").tensors(4 << 20, torch.float16, 0.0)
+    assert (x.dtype, mask.dtype) == (torch.float16, torch.bool)
+    assert x.shape == (8, 8, 256, 256)
+    assert mask.any(-1).all()
+    assert not mask.all()
+
+
+def test_layouts_of_the_softmax_family():
+    for op in FAMILY:
+        assert [row.layout_at(*row.sizes) for row in ROWS if row.op == op] == [
+            "[4096,64]",
+            "[4096,1024]",
+            "[8,128000]",
+            "[512,32000]",
+            "[64,4096] dim 0",
+            "[1024,4096] dim 0",
+            "[32000,512] dim 0",
+            "[128000,8] dim 0",
+            "[8,128,4096] dim 1",
+            "[8,8,256,256] causal",
+            "[8,8,256,256] padding",
+        ]
+
+
+@BY_ROW
+def test_the_layout_tells_the_shapes(row):
+    shapes = row.shapes_at(SIZE)
+    assert [x.shape for x in row.tensors(SIZE, torch.float32, 0.0)] == shapes
+    if row.layout.startswith("["):
+        assert row.layout_at(SIZE).startswith(str(list(shapes[0])).replace(" ", ""))
 
 
 def test_inputs_are_the_same_every_time():
@@ -102,8 +138,54 @@ def test_speed_is_the_median_of_the_ratios_within_rounds():
 
 def test_bytes_moved():
     x, y, result = torch.ones(8, 4), torch.ones(4), torch.ones(8, 4)
-    assert measure.bytes_moved([x, y], result, backward=False) == 4 * (32 + 4 + 32)
-    assert measure.bytes_moved([x, y], result, backward=True) == 4 * (68 + 32 + 2 * 36)
+    assert measure.bytes_moved([x, y], result, ONE_WAY) == 4 * (32 + 4 + 32)
+    assert measure.bytes_moved([x, y], result, BACK) == 4 * (32 + 2 * 36)
+    assert measure.bytes_moved([x, y], result, BOTH) == 4 * (68 + 32 + 2 * 36)
+
+
+def test_bytes_moved_with_a_mask_and_of_a_reduction():
+    x, mask, result = torch.ones(8, 4), torch.ones(4, dtype=torch.bool), torch.ones(8)
+    assert measure.bytes_moved([x, mask], result, ONE_WAY) == 4 * 32 + 4 + 4 * 8
+    assert measure.bytes_moved([x, mask], result, BACK) == 4 * 8 + 4 * 32 + 4 + 4 * 32
+
+
+def test_the_backward_alone_computes_its_value_once():
+    values = []
+
+    def form(x):
+        values.append(x.log())
+        return values[-1]
+
+    result = measure.measure(case(small_row(safeops=form), BACK), ["safeops", "torch"], TINY)
+    assert len(result.times["safeops"]) == TINY.least
+    assert len(values) == 1
+
+
+def test_one_thread_beside_several():
+    seen = {}
+
+    def form(x):
+        seen.setdefault(torch.get_num_threads(), []).append(x)
+        return x.log()
+
+    alone = measure.ONE_THREAD + "safeops"
+    where = case(small_row(safeops=form), threads=2)
+    result = measure.measure(where, ["safeops", alone], TINY)
+    assert {record["contender"] for record in result.records} == {"safeops", alone}
+    assert all(len(seen[count]) > TINY.least for count in (1, 2))
+    assert timing.speed(result.times, "safeops", alone) > 0
+
+
+def test_wrong_numbers_are_no_speed(monkeypatch):
+    row = small_row(safeops=lambda x: x.log() * 1.001)
+    monkeypatch.setattr(requirements, "ROWS", (row,))
+    need = requirements.Requirement(("log",), (), (ONE_WAY,), "torch", 0.0, layouts=("[N]",))
+    lines = check.lines_of(need, (1,))
+    result = measure.measure(lines[0].cases[0], ["safeops", "torch"], TINY)
+    assert [record["agrees_with_torch"] for record in result.records] == [False, None]
+    (verdict,) = check.judge(lines, [result])
+    assert (verdict.word, verdict.met) == ("WRONG", False)
+    assert "safeops differs from torch" in report.failures([result])[0]
 
 
 def test_cores_busy_elsewhere():
@@ -126,7 +208,7 @@ def test_a_measurement_leaves_the_process_as_it_was():
     assert torch.get_num_threads() == before
 
 
-@pytest.mark.parametrize("direction", measure.DIRECTIONS)
+@pytest.mark.parametrize("direction", DIRECTIONS)
 def test_the_record_names_the_route_that_ran(direction):
     result = measure.measure(case(by_op("log"), direction), {"safeops", "torch"}, TINY)
     kernel = machine.why_no_kernels() is None
@@ -136,8 +218,8 @@ def test_the_record_names_the_route_that_ran(direction):
 
 @BY_ROW
 def test_the_timed_call_runs_the_kernels_if_there_are_any(row):
-    where = case(row, "forward+backward")
-    call = measure.call_of(row.forms["safeops"], *measure.inputs_of(where))
+    where = case(row, BOTH)
+    call = measure.call_of(row.forms["safeops"], BOTH, *measure.inputs_of(where))
     with Recorder() as seen:
         call()
     expected = {row.op, f"{row.op}_backward"} if machine.why_no_kernels() is None else set()
@@ -155,94 +237,3 @@ def test_a_compiled_form_that_fails_is_reported(monkeypatch):
     assert result.failed == {"compiled safeops": "RuntimeError: no compiler"}
     assert "no compiler" in report.failures([result])[0]
     assert report.tables([result])[0].row_count == 1
-
-
-# --- the command -------------------------------------------------------------------------------
-
-
-def test_json_and_csv(tmp_path, capsys):
-    output = tmp_path / "results.json"
-    argv = ["--op", "log", "finite_clip", "--allow-formulas", "--output", str(output), *FEW]
-    assert cli.main(argv) == 0
-    whole = json.loads(output.read_text())
-    assert {"cpu", "caches", "cores", "torch", "safeops_level", "date"} <= set(whole["machine"])
-    assert whole["machine"]["safeops_route"] in " ".join(capsys.readouterr().out.split())
-    assert whole["failed"] == []
-    assert len(whole["records"]) == 2 * 2 * (5 + 4)
-    assert_whole(whole["records"])
-    rows = list(csv.DictReader(output.with_suffix(".csv").read_text().splitlines()))
-    assert [row["contender"] for row in rows] == [r["contender"] for r in whole["records"]]
-    assert set(whole["records"][0]) | set(report.CSV_MACHINE) == set(rows[0])
-
-
-def assert_whole(records):
-    for record in records:
-        assert 0 < record["p20_us"] <= record["median_us"] <= record["p80_us"]
-        assert record["bytes"] > 0
-        assert all(math.isfinite(record[name]) for name in ("gb_per_s", "share_of_copy"))
-        if record["contender"] == "torch":
-            assert record["speed_vs_torch"] == 1.0
-
-
-def test_check_exits_with_1_on_a_miss_and_0_without(monkeypatch, capsys, tmp_path):
-    output = tmp_path / "check.json"
-    argv = ["--check", "--allow-formulas", "--no-compile", "--threads", "1", "--quick"]
-    for least, code in ((0.0, 0), (1e9, 1)):
-        need = check.Requirement(("log",), (1000,), ("forward",), "double where", least)
-        monkeypatch.setattr(check, "REQUIREMENTS", (need,))
-        assert cli.main([*argv, "--output", str(output)]) == code
-        cases = len(need.cases((1,)))
-        assert f"{0 if code else cases} of {cases} requirements met" in capsys.readouterr().out
-        met = [verdict["met"] for verdict in json.loads(output.read_text())["verdicts"]]
-        assert met == [code == 0] * cases
-
-
-def test_every_requirement_finds_its_cases_and_contenders():
-    _, needed = check.plan(OPS, (1, 2), compiled=True)
-    for need in check.REQUIREMENTS:
-        assert need.cases((1,))
-    for where, names in needed.items():
-        assert names <= set(measure.contenders(where.row, compiled=True))
-
-
-def test_numbers_of_the_formulas_do_not_pass_for_those_of_the_kernels(
-    monkeypatch, capsys, tmp_path
-):
-    missing(monkeypatch, "no compiler was found")
-    output = tmp_path / "results.json"
-    assert "no compiler was found" in refused(capsys, "--output", str(output), *FEW)
-    assert "no compiler was found" in refused(capsys, "--check")
-    assert not output.exists()
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--op", "exp"], "invalid choice: 'exp'"),
-        (["--size", "1G"], "expected a number such as 1000, 64K or 1M, got '1G'"),
-        (["--size", "0"], "got '0'"),
-        (["--dtype", "int32"], "invalid choice: 'int32'"),
-        (["--threads", "0"], "the cores this process may use, got '0'"),
-        (["--threads", "99999"], "the cores this process may use, got '99999'"),
-        (["--singular", "2"], "expected a number from 0 to 1, got '2'"),
-        (["--output", "results.txt"], "ends in .json, got 'results.txt'"),
-        (["--output", "no/such/folder/x.json"], "there is no folder no/such/folder"),
-        (["--check", "--size", "1K"], "--check has its own"),
-    ],
-)
-def test_bad_options(capsys, argv, message):
-    assert message in refused(capsys, *argv)
-
-
-@pytest.mark.parametrize(("text", "value"), [("1000", 1000), ("64K", 65536), ("2m", 2 << 20)])
-def test_sizes(text, value):
-    assert cli.size(text) == value
-    assert report.size_name(value) == text.upper()
-
-
-def test_defaults():
-    cases = cli.cases(cli.options([]))
-    assert {c.size for c in cases} == set(cli.SIZES)
-    assert {c.dtype for c in cases} == {torch.float32, torch.bfloat16}
-    assert {c.direction for c in cases} == set(measure.DIRECTIONS)
-    assert max(c.size for c in cli.cases(cli.options(["--quick"]))) == 1 << 20

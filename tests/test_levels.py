@@ -14,6 +14,7 @@ import torch
 from safeops import _extension
 from safeops.testing import ulp_distance
 from tests.cases import DTYPES, OPS
+from tests.row_cases import ROW_OPS
 from tests.samples import label, sweep, upstreams
 
 LEVELS = ("avx2", "avx512")
@@ -35,14 +36,43 @@ def results(op, dtype, options):
     return value.detach(), *torch.autograd.grad(value, inputs, wild)
 
 
+def row_results(op, dtype, shape, masked):
+    """Value and gradient along every dim."""
+    x, mask = (torch.randn(shape) * 3).to(dtype), torch.rand(shape) < 0.8
+    x.view(-1)[::1009] = -torch.inf
+    return [t for dim in range(len(shape)) for t in row_pair(op, x, dim, mask if masked else None)]
+
+
+def row_pair(op, x, dim, mask):
+    x = x.detach().requires_grad_()
+    value = op.function(x, dim, mask=mask)
+    return value.detach(), *torch.autograd.grad(value, x, torch.randn(value.shape).to(x.dtype))
+
+
+# around vector widths, block edges and the lengths at which rows are split
+ROW_SHAPES = [(37, 5), (3, 64, 17), (2, 300, 33), (3, 2049), (20_001, 2)]
+
+
+def row_digests():
+    torch.manual_seed(0)
+    return {
+        f"{op.name} {label(dtype)} {shape} {masked}": digest(row_results(op, dtype, shape, masked))
+        for op in ROW_OPS
+        for dtype in DTYPES
+        for shape in ROW_SHAPES
+        for masked in (False, True)
+    }
+
+
 @cache
 def digests():
-    return {
+    elementwise = {
         f"{op.name} {label(dtype)} {options}": digest(results(op, dtype, options))
         for op in OPS
         for dtype in DTYPES
         for options in op.options
     }
+    return elementwise | row_digests()
 
 
 def facts():

@@ -14,7 +14,7 @@
 
 namespace safeops {
 
-constexpr int kMaxDims = 64;
+constexpr int kMaxDims = 64, kMaxOperands = 5;
 using Sizes = std::array<int64_t, kMaxDims>;
 
 // Operands of one op, broadcast together; then the same, coalesced in memory order.
@@ -25,7 +25,7 @@ struct Geometry {
   Sizes out_stride;  // of the dense output, the layout torch would choose
   int walked = 0;    // dimensions left after coalescing, innermost first
   Sizes walk_size;
-  std::array<Sizes, kMaxInputs> stride;  // as the user sees it, then of the walk; in elements
+  std::array<Sizes, kMaxOperands> stride;  // as the user sees it, then of the walk; in elements
 };
 
 inline int64_t broadcast_size(int64_t a, int64_t b) {
@@ -88,7 +88,7 @@ inline std::array<int, kMaxDims> memory_order(const Geometry& g) {
   return order;
 }
 
-inline bool mergeable(const Geometry& g, const std::array<Sizes, kMaxInputs>& stride, int d) {
+inline bool mergeable(const Geometry& g, const std::array<Sizes, kMaxOperands>& stride, int d) {
   for (int k = 0; k < g.operands; ++k) {
     if (stride[k][d] != g.stride[k][g.walked - 1] * g.walk_size[g.walked - 1]) return false;
   }
@@ -96,7 +96,7 @@ inline bool mergeable(const Geometry& g, const std::array<Sizes, kMaxInputs>& st
 }
 
 inline void coalesce(Geometry& g, const std::array<int, kMaxDims>& order) {
-  const std::array<Sizes, kMaxInputs> stride = g.stride;
+  const std::array<Sizes, kMaxOperands> stride = g.stride;
   for (int i = 0; i < g.dims; ++i) {
     const int d = order[i];
     if (g.size[d] == 1) continue;

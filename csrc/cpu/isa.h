@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #if defined(__x86_64__) && !defined(SAFEOPS_PORTABLE)
 #define SAFEOPS_X86 1
@@ -23,6 +24,15 @@
   SAFEOPS_PRAGMA(GCC push_options) SAFEOPS_PRAGMA(GCC target(features))
 #define SAFEOPS_TARGET_END SAFEOPS_PRAGMA(GCC pop_options)
 #endif
+
+// The levels in the order of levels.inc.
+#if SAFEOPS_X86
+#define SAFEOPS_EACH_LEVEL(use) use(avx512), use(avx2)
+#else
+#define SAFEOPS_EACH_LEVEL(use) use(native)
+#endif
+#define SAFEOPS_NAME_OF(level) #level
+#define SAFEOPS_TABLE_OF(level) level::table
 
 namespace safeops {
 
@@ -46,11 +56,6 @@ using Body = void (*)(const Run&);
 struct Loops {
   Body value[kDtypes];
   Body gradient[4][kDtypes];
-};
-
-struct Level {
-  const char* name;
-  const Loops* loops;  // in the order of ops.inc
 };
 
 }  // namespace safeops

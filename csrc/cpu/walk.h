@@ -3,31 +3,12 @@
 #pragma once
 
 #include "broadcast.h"
+#include "results.h"
 
 namespace safeops {
 
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
-
-constexpr int64_t kElementSize[] = {8, 4, 2, 2};
 constexpr int64_t kBlock = 1024;    // elements gathered at a time, into the first cache
 constexpr int64_t kShortRow = 128;  // rows below this are gathered several at a time
-
-inline Dtype dtype_of(const Tensor& t) {
-  switch (t.scalar_type()) {
-    case ScalarType::Double:
-      return kDouble;
-    case ScalarType::Float:
-      return kFloat;
-    case ScalarType::Half:
-      return kHalf;
-    case ScalarType::BFloat16:
-      return kBFloat16;
-    default:
-      break;
-  }
-  STD_TORCH_CHECK(false, "safeops: expected float64, float32, float16 or bfloat16");
-}
 
 inline double half_to_double(uint16_t h) {
   const int exponent = (h >> 10) & 31, mantissa = h & 1023;

@@ -1,0 +1,161 @@
+"""The speeds that safeops promises, as data.
+
+Every requirement is a ratio of speeds: 0.9 against torch means at least 0.9 times as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .elementwise import BROADCAST, SAME
+from .measure import COMPILED, ONE_THREAD, SINGULAR, Case
+from .rows import BACK, BOTH, ONE_WAY
+from .softmax import ACROSS, FAMILY, LARGE, LAST, MASKED, Variant
+from .suite import ROWS
+
+K64, M1, M16 = 64 << 10, 1 << 20, 16 << 20
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+# Against the bare op also on healthy data, since torch.log takes three times as long at 1 % zeros;
+# against double where also on a random half, since torch.where is a loop with a branch.
+TORCH, WHERE = (SINGULAR, 0.0), (SINGULAR, 0.5)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """contender is at least `least` times as fast as against, in all these cases.
+
+    least   None: measured and shown, but not promised
+    aim     what we would like; shown beside what is required
+    mean    least is for the geometric mean over the layouts of an op
+    floor   with mean: for each of the layouts
+    sizes   empty: those of the row
+    shares  of singular elements
+    """
+
+    ops: Sequence[str]
+    sizes: Sequence[int]
+    directions: Sequence[str]
+    against: str
+    least: float | None
+    dtype: torch.dtype = F32
+    layouts: Sequence[str] = (SAME,)
+    contender: str = "safeops"
+    shares: Sequence[float] = (0.0,)
+    aim: float | None = None
+    mean: bool = False
+    floor: float | None = None
+
+    def groups(self, threads: Sequence[int]) -> list[list[Case]]:
+        """The cases, those together that differ in nothing but their layout."""
+        return [
+            [
+                Case(row, size, self.dtype, count, direction, singular)
+                for row in ROWS
+                if row.op == op and row.layout in self.layouts
+                for size in self.sizes or row.sizes
+            ]
+            for count in threads
+            if count > 1 or not self.against.startswith(ONE_THREAD)
+            for op in self.ops
+            for direction in self.directions
+            for singular in self.shares
+        ]
+
+    @property
+    def compiled(self) -> bool:
+        return self.contender.startswith(COMPILED) or self.against.startswith(COMPILED)
+
+
+def of_rows(
+    ops: Sequence[str],
+    variants: Sequence[Variant],
+    direction: str,
+    least: float | None,
+    aim: float | None = None,
+    *,
+    against: str = "torch",
+    **more: Any,
+) -> Requirement:
+    """Of softmax and its family, at the sizes of the variants; one mean over several of them."""
+    layouts = [variant.layout for variant in variants]
+    more = {"layouts": layouts, "aim": aim, "mean": len(layouts) > 1} | more
+    return Requirement(ops, (), (direction,), against, least, **more)
+
+
+THREE = ("div", "log", "sqrt")
+ELEMENTWISE: tuple[Requirement, ...] = (
+    Requirement(THREE, (K64, M1), (ONE_WAY,), "torch", 0.9, shares=TORCH),
+    Requirement(THREE, (K64, M1), (ONE_WAY,), "double where", 5.0, shares=WHERE),
+    Requirement(THREE, (K64, M1), (BOTH,), "double where", 6.0, shares=WHERE),
+    Requirement(("log",), (K64, M1), (BOTH,), "torch", 1.0, shares=TORCH),
+    Requirement(("div", "sqrt"), (K64, M1), (BOTH,), "torch", 1.5, shares=TORCH),
+    Requirement(("log",), (K64, M1), (ONE_WAY,), "torch", 1.8, BF16, shares=TORCH),
+    Requirement(("div",), (K64, M1), (ONE_WAY,), "torch", 1.2, BF16, shares=TORCH),
+    Requirement(THREE, (1 << 10,), (BOTH,), "torch", 1 / 1.6, shares=TORCH),
+    Requirement(THREE, (1 << 10,), (BOTH,), "double where", 1.3, shares=WHERE),
+    Requirement(("div",), (M1,), (ONE_WAY,), "torch", 1 / 1.1, layouts=BROADCAST, shares=TORCH),
+    Requirement(THREE, (M16,), (ONE_WAY, BOTH), "torch", 0.97, shares=TORCH),
+    Requirement(
+        THREE,
+        (M1,),
+        (ONE_WAY, BOTH),
+        COMPILED + "double where",
+        1 / 1.1,
+        contender=COMPILED + "safeops",
+        shares=(SINGULAR,),
+    ),
+)
+
+PAIR, SUM, ALL = ("softmax", "log_softmax"), ("logsumexp",), tuple(FAMILY)
+ALONG, PLAIN = (*LAST, *LARGE), (*LAST, *LARGE, *ACROSS)
+HALF: tuple[Requirement, ...] = tuple(
+    requirement
+    for dtype in (BF16, F16)
+    for requirement in (
+        of_rows(PAIR, ALONG, ONE_WAY, 1.5, 2.0, dtype=dtype),
+        of_rows(SUM, ALONG, ONE_WAY, 3.5, 5.0, dtype=dtype),
+        of_rows(ALL, ALONG, BACK, 1.2, 1.5, dtype=dtype),
+    )
+)
+COMPARED: tuple[Requirement, ...] = tuple(
+    requirement
+    for direction in (ONE_WAY, BACK)
+    for requirement in (
+        of_rows(
+            ALL, (*PLAIN, *MASKED), direction, 1.0, 2.0, against=COMPILED + "torch", mean=False
+        ),
+        of_rows(
+            ALL,
+            (*PLAIN, *MASKED),
+            direction,
+            None,
+            against=COMPILED + "torch",
+            contender=COMPILED + "safeops",
+            mean=False,
+        ),
+    )
+)
+SOFTMAX: tuple[Requirement, ...] = (
+    of_rows(("softmax",), LAST, ONE_WAY, 1.5, 1.9, floor=1.0),
+    of_rows(("softmax",), LAST, BACK, 1.0, 1.2),
+    of_rows(("log_softmax",), LAST, ONE_WAY, 1.4, 1.8),
+    of_rows(("log_softmax",), LAST, BACK, 1.1, 1.4),
+    of_rows(PAIR, LARGE, ONE_WAY, 1.1, 1.3),
+    of_rows(PAIR, LARGE, BACK, 1.0),
+    of_rows(SUM, ALONG, ONE_WAY, 4.0, 5.0),
+    of_rows(SUM, ALONG, BACK, 2.5, 3.2),
+    of_rows(PAIR, ACROSS, ONE_WAY, 2.0, 3.0),
+    of_rows(PAIR, ACROSS, BACK, 1.0, 1.2),
+    of_rows(SUM, ACROSS, ONE_WAY, 2.0, 4.0),
+    of_rows(SUM, ACROSS, BACK, 1.5),
+    *HALF,
+    of_rows(ALL, MASKED, ONE_WAY, 2.5, mean=False),
+    of_rows(ALL, MASKED, BACK, 1.5, mean=False),
+    *COMPARED,
+    of_rows(ALL, PLAIN, ONE_WAY, 1.7, against=ONE_THREAD + "safeops", mean=False),
+)
+REQUIREMENTS: tuple[Requirement, ...] = (*ELEMENTWISE, *SOFTMAX)
