@@ -111,6 +111,25 @@ class Sweep:
         return oracle.value_errors(self.op, inputs, value, options)
 
 
+def exponentials(x: torch.Tensor) -> torch.Tensor:
+    """exp(x), as the kernels have it: the gradient of log_softmax to an element without upstream
+    gradient, -exp(result) * sum(upstream), of a row whose upstream gradient sums to -1."""
+    results, upstream = torch.stack((x, torch.zeros_like(x))), torch.zeros(2, x.numel())
+    upstream[1] = -1
+    return torch.ops.safeops.log_softmax_backward(upstream, results, 0, None)[0]
+
+
+def sweep_exponentials(stride: int = 1) -> Row:
+    """Every float32 up to 88, NaNs too: beyond, the result overflows, and no op asks for it."""
+    tried, worst = 0, Worst()
+    for (x,) in every_float32(stride):
+        inside = x[~(x > 88)]
+        tried += inside.numel()
+        if inside.numel():
+            worst.see(ulp_distance(exponentials(inside), inside.double().exp()), [inside])
+    return Row("exp in the row ops", "float32", 1.0, tried, worst)
+
+
 SWEEPS = (
     Sweep(OP["safe_log"], torch.float32, every_float32),
     Sweep(OP["safe_sqrt"], torch.float32, every_float32),
@@ -125,6 +144,8 @@ def main():
     print(f"Route: {why_not_kernel(torch.ones(1)) or 'kernel'}\n\n{HEAD}", flush=True)
     for sweep in SWEEPS:
         print(*sweep.run(stride), sep="\n", flush=True)
+    if why_not_kernel() is None:
+        print(sweep_exponentials(stride), flush=True)
 
 
 if __name__ == "__main__":

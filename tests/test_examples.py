@@ -26,6 +26,11 @@ SHOWS = {
         "x + 1e-8     equal points 0.0001 apart; mean distance after training 10.0000",
         "safe_sqrt    equal points 0.0000 apart; mean distance after training 10.0000",
     ),
+    "masked_attention": (
+        "torch, -inf added    rows sum to [1.0, 1.0, nan, nan]  gradient nan",
+        "then nan_to_num      rows sum to [1.0, 1.0, 0.0, 0.0]  gradient nan",
+        "softmax, mask=       rows sum to [1.0, 1.0, 0.0, 0.0]  gradient 0.1966",
+    ),
     "half_precision": (
         "x / norm with torch         [0.0, 0.0, 0.0]",
         "x / norm with safeops       [1.1728515625, 1.5634765625, 0.0]",

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.samples import label
-from tests.sweeps import SWEEPS, Row, Worst
+from tests.sweeps import SWEEPS, Row, Worst, sweep_exponentials
 
 each_sweep = pytest.mark.parametrize("sweep", SWEEPS, ids=lambda sweep: sweep.op.name)
 
@@ -31,6 +31,27 @@ def test_every_input(kernel, sweep, capsys):
         print(*rows, sep="\n")
     assert rows[0].tried == 2**32
     assert_within(rows)
+
+
+def test_a_thousandth_of_exp(kernel):
+    row = sweep_exponentials(stride=1009)
+    assert row.tried > 3_100_000
+    assert_within([row])
+
+
+@pytest.mark.slow
+def test_every_exp(kernel, capsys):
+    row = sweep_exponentials()
+    with capsys.disabled():
+        print(row)
+    assert row.tried == 2**32 - every_pattern_above(88.0)
+    assert_within([row])
+
+
+def every_pattern_above(number):
+    """How many float32 numbers are larger, infinity included."""
+    infinity, bound = torch.tensor([torch.inf, number]).view(torch.int32).tolist()
+    return infinity - bound
 
 
 def test_a_wrong_element_is_found():

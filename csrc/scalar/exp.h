@@ -32,9 +32,10 @@ template <class F, class Mask> SAFEOPS_FN F scaled(F v, F k, Mask kept) {
 }
 #endif
 
-// exp(x) for x up to `highest`. What is 0 anyway never becomes a product: a processor takes a
-// hundred times as long for one that underflows.
-template <class F> SAFEOPS_FN F exp_up_to_highest(F x) {
+// For x up to `highest`, beyond which the caller must not go: nobody here exceeds 0 by more than
+// rounding. What is 0 anyway never becomes a product: a processor takes a hundred times as long for
+// one that underflows.
+template <class F> SAFEOPS_FN F exp_of(F x) {
   using S = scalar_of<F>;
   using table = exp_table<S>;
   const F lowest = splat<F>(table::lowest), t = larger(lowest, x);
@@ -45,8 +46,4 @@ template <class F> SAFEOPS_FN F exp_up_to_highest(F x) {
   F p = splat<F>(table::P[0]);
   for (int d = 1; d < int(sizeof(table::P) / sizeof(S)); ++d) p = fma(p, r, splat<F>(table::P[d]));
   return scaled(F(fma(r * r, p, r) + S(1)), k, !(x < lowest));
-}
-
-template <class F> SAFEOPS_FN F exp_of(F x) {
-  return exp_up_to_highest(smaller(splat<F>(exp_table<scalar_of<F>>::highest), x));
 }
