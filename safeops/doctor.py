@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ class Limits(NamedTuple):
 
     max: float
     log_smallest: float
+    two_of_1e4: float
 
 
 class Case(NamedTuple):
@@ -52,7 +54,15 @@ SINGULAR = (
     Case("finite_clip", {}, lambda of: [((INF,), of.max, (0,)), ((-INF,), -of.max, (0,))]),
     Case("finite_clip", {}, lambda of: [((NAN,), NAN, (0,)), ((3,), 3, (1,))]),
     Case("finite_clip", {"min": -1.0, "max": 1.0, "nan": 0.5}, lambda of: [((NAN,), 0.5, (0,))]),
+    Case("softmax", {}, lambda of: [((-INF, -INF), 0, (0, 0)), ((INF, 0), 1, (0, 0))]),
+    Case("softmax", {}, lambda of: [((2, 2), 0.5, (0.25, -0.25)), ((NAN, 0), NAN, (NAN, NAN))]),
+    Case("log_softmax", {}, lambda of: [((-INF, -INF), -INF, (0, 0)), ((3, -INF), 0, (0, 0))]),
+    Case("log_softmax", {}, lambda of: [((-of.max, of.max), -of.max, (1, -1))]),
+    Case("logsumexp", {}, lambda of: [((-INF, -INF), -INF, (0, 0)), ((INF, 0), INF, (1, 0))]),
+    Case("logsumexp", {}, lambda of: [((1e4, 1e4), of.two_of_1e4, (0.5, 0.5))]),
 )
+ROWS = ("softmax", "log_softmax", "logsumexp")
+OPS = ("safe_div", "safe_log", "safe_sqrt", "finite_clip", *ROWS)
 POINTS = [-40.0, -3.0, -1.25, -0.1, 0.01, 0.3, 0.75, 1.0, 1.5, 2.0, 7.0, 40.0, 300.0]
 FORMULAS: dict[str, tuple[Callable[..., Tensor], tuple[list[float], ...]]] = {
     "safe_div": (torch.div, (POINTS, POINTS[::-1])),
@@ -67,6 +77,14 @@ FORMULAS: dict[str, tuple[Callable[..., Tensor], tuple[list[float], ...]]] = {
 
 class _NoKernel(Tensor):
     """A subclass, for which every op takes its torch formulas."""
+
+
+def _op(name: str) -> Callable[..., Tensor]:
+    """The op as a function of its operands; a row op as the first result of rows of two."""
+    op = getattr(safeops, name)
+    if name not in ROWS:
+        return op
+    return lambda a, b: op(torch.stack((a, b)), 0).view(-1, a.numel())[0]
 
 
 def _answers(op: Callable[..., Tensor], inputs: Sequence[Tensor], options: dict) -> list[Tensor]:
@@ -110,16 +128,23 @@ def _ordinary(name: str, dtype: torch.dtype) -> Iterator[str]:
 def _limits(dtype: torch.dtype) -> Limits:
     info = torch.finfo(dtype)
     smallest = torch.tensor(info.smallest_normal * info.eps, dtype=torch.float64)
-    return Limits(info.max, float(smallest.log()))
+    two = torch.tensor(1e4, dtype=dtype).double() + math.log(2)
+    return Limits(info.max, float(smallest.log()), float(two.to(dtype)))
 
 
 def _singular(case: Case, dtype: torch.dtype) -> Iterator[str]:
     rows = case.rows(_limits(dtype))
     table = torch.tensor([[*x, value, *grads] for x, value, grads in rows], dtype=torch.float64)
     inputs = table[:, : len(rows[0][0])].to(dtype).unbind(1)
-    got = _answers(getattr(safeops, case.op), inputs, case.options)
+    got = _answers(_op(case.op), inputs, case.options)
     options = "".join(f", {key}={value}" for key, value in case.options.items())
     yield from _differences(f"{dtype}{options}", inputs, got, table[:, len(inputs) :].unbind(1))
+
+
+def _kernel_runs(dtype: torch.dtype, *inputs: Tensor) -> Iterator[str]:
+    reason = safeops.why_not_kernel(*(inputs or (torch.ones(2, dtype=dtype),)))
+    if reason is not None and _extension.module is not None:
+        yield f"{dtype}: the kernel does not run: {reason}"
 
 
 def _routes(name: str, dtype: torch.dtype) -> Iterator[str]:
@@ -128,9 +153,7 @@ def _routes(name: str, dtype: torch.dtype) -> Iterator[str]:
     special = torch.tensor([0.0, -0.0, INF, -INF, NAN], dtype=torch.float64)
     x = torch.cat([magnitudes, -magnitudes, special]).to(dtype)
     inputs = [x, x.roll(7)] if name == "safe_div" else [x]
-    reason = safeops.why_not_kernel(*inputs)
-    if reason is not None:
-        yield f"{dtype}: the kernel does not run: {reason}"
+    yield from _kernel_runs(dtype, *inputs)
     op = getattr(safeops, name)
     expected = _answers(op, [tensor.as_subclass(_NoKernel) for tensor in inputs], {})
     plain = [tensor.as_subclass(Tensor) for tensor in expected]
@@ -138,10 +161,13 @@ def _routes(name: str, dtype: torch.dtype) -> Iterator[str]:
 
 
 def _checks(name: str, dtype: torch.dtype) -> Iterator[Callable[[], Iterator[str]]]:
-    yield partial(_ordinary, name, dtype)
     for case in SINGULAR:
         if case.op == name:
             yield partial(_singular, case, dtype)
+    if name in ROWS:
+        yield partial(_kernel_runs, dtype)
+        return
+    yield partial(_ordinary, name, dtype)
     if _extension.module is not None:
         yield partial(_routes, name, dtype)
 
@@ -157,7 +183,7 @@ def _findings(name: str) -> Iterator[str]:
 
 def self_test() -> dict[str, list[str]]:
     """What is wrong with each op on this machine: nothing, if all is well."""
-    return {name: list(_findings(name)) for name in FORMULAS}
+    return {name: list(_findings(name)) for name in OPS}
 
 
 # --- what is shown -----------------------------------------------------------------------------

@@ -120,10 +120,10 @@ def exponentials(x: torch.Tensor) -> torch.Tensor:
 
 
 def sweep_exponentials(stride: int = 1) -> Row:
-    """Every float32 up to 88, NaNs too: beyond, the result overflows, and no op asks for it."""
+    """Every float32 up to 19, NaNs too: no op asks for more than 0, but for rounding."""
     tried, worst = 0, Worst()
     for (x,) in every_float32(stride):
-        inside = x[~(x > 88)]
+        inside = x[~(x > 19)]
         tried += inside.numel()
         if inside.numel():
             worst.see(ulp_distance(exponentials(inside), inside.double().exp()), [inside])

@@ -67,13 +67,14 @@ template <class T> void logsumexp(const Line<T>& line, double grad, double resul
 
 // y (grad - sum(grad y)) or grad - exp(y) sum(grad), scaled down so far that no sum overflows; 0
 // where there is no upstream gradient or no mass. What is infinite or NaN upstream is passed on.
-template <class T> void gradients(const Line<T>& line) {
+template <class T> void gradients(const Line<T>& line, double sum) {
   const bool soft = line.l.op == kSoftmax;
   const double none = soft ? 0 : -kInfinity;
   const bool zero = line.count([&](int64_t i) { return line.at(0, i) != 0; }) == 0 ||
                     line.count([&](int64_t i) { return line.at(1, i) != none; }) == 0;
   const bool natural = line.count([&](int64_t i) { return !std::isfinite(line.at(0, i)); }) > 0;
-  const double scale = natural ? 1 : 0x1p-64, limit = natural ? kInfinity : line.max() * scale;
+  const double scale = natural || std::fabs(sum) <= 1 ? 1 : 0x1p-64;
+  const double limit = natural ? kInfinity : line.max() * scale;
   double total = 0;
   for (int64_t i = 0; i < line.l.n; ++i) {
     if (line.taken(i)) total += line.at(0, i) * scale * (soft ? line.at(1, i) : 1);
@@ -92,7 +93,7 @@ template <class T> void mend_as(const Ragged& l, const Slot& slot) {
   const Line<T> line{l};
   if (!l.backward) return forward(line);
   if (l.op == kLogSumExp) return logsumexp(line, slot.weight, slot.top);
-  gradients(line);
+  gradients(line, slot.total);
 }
 
 }  // namespace

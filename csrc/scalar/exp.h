@@ -3,14 +3,14 @@
 // 2**-34 in float, 2**-57 in double. Beyond [lowest, highest] the result is 0 or infinite anyway.
 template <class S> struct exp_table;
 template <> struct exp_table<float> {
-  static constexpr float lowest = -104, highest = 89;
+  static constexpr float lowest = -104, highest = 19;
   static constexpr float log2_e = 0x1.715476p+0f, ln2_high = 0x1.62e43p-1f,
                          ln2_low = -0x1.05c61p-29f;
   static constexpr float P[] = {0x1.9f0896p-13f, 0x1.6d8d06p-10f, 0x1.11127p-7f,
                                 0x1.55548ep-5f,  0x1.555554p-3f,  0x1p-1f};
 };
 template <> struct exp_table<double> {
-  static constexpr double lowest = -746, highest = 710;
+  static constexpr double lowest = -746, highest = 640;
   static constexpr double log2_e = 0x1.71547652b82fep+0, ln2_high = 0x1.62e42fefa39efp-1,
                           ln2_low = 0x1.abc9e3b39803fp-56;
   static constexpr double P[] = {
@@ -32,18 +32,37 @@ template <class F, class Mask> SAFEOPS_FN F scaled(F v, F k, Mask kept) {
 }
 #endif
 
-// For x up to `highest`, beyond which the caller must not go: nobody here exceeds 0 by more than
-// rounding. What is 0 anyway never becomes a product: a processor takes a hundred times as long for
-// one that underflows.
-template <class F> SAFEOPS_FN F exp_of(F x) {
+// 2**up exp(x), for x up to `highest`, beyond which the caller must not go: nobody here exceeds 0
+// by more than rounding. What is 0 anyway never becomes a product: a processor takes a hundred
+// times as long for one that underflows.
+template <int up, class F> SAFEOPS_FN F exp_of(F x) {
   using S = scalar_of<F>;
   using table = exp_table<S>;
   const F lowest = splat<F>(table::lowest), t = larger(lowest, x);
   const F shift = splat<F>(format<S>::integer_shift);
-  const F k = fma(t, splat<F>(table::log2_e), shift) - shift;
+  const F shifted = fma(t, splat<F>(table::log2_e), shift), k = shifted - shift;
   const F r = fma(k, splat<F>(-table::ln2_low), fma(k, splat<F>(-table::ln2_high), t));
 
   F p = splat<F>(table::P[0]);
   for (int d = 1; d < int(sizeof(table::P) / sizeof(S)); ++d) p = fma(p, r, splat<F>(table::P[d]));
-  return scaled(F(fma(r * r, p, r) + S(1)), k, !(x < lowest));
+  return scaled(F(fma(r * r, p, r) + S(1)), F(shifted - (shift - S(up))), !(x < lowest));
+}
+
+// Exponentials are kept 2**100 times as large, for the same reason: then neither they nor what they
+// are corrected by is subnormal.
+constexpr int kUp = 100;
+constexpr double kDown = 0x1p-100;
+
+// v / 2**100, rounded once; a subnormal result is put together from its bits.
+template <class F> SAFEOPS_FN F brought_down(F v) {
+  using S = scalar_of<F>;
+  using layout = format<S>;
+  constexpr S normal = layout::smallest_normal / S(kDown), one = layout::two_to_mantissa;
+  const F size = magnitude(v);
+  if (!any_greater(bits(splat<F>(normal)), bits(size))) return v * S(kDown);
+  const auto tiny = size < normal;
+  const F units = (tiny ? size : F{}) * (one / normal);
+  const auto pattern = bits(F(units + one)) - bits(splat<F>(one));
+  const F others = bitcast<F>(bits(v) & ~tiny);  // a choice, which a compiler would see through
+  return tiny ? with_sign(bitcast<F>(pattern), v) : others * S(kDown);
 }

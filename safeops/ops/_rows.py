@@ -180,7 +180,8 @@ def wrapped(op: str, dim: Any, ndim: int) -> int:
 
 def _index(op: str, dim: Any) -> int:
     if isinstance(dim, bool | Tensor) or not hasattr(dim, "__index__"):
-        raise TypeError(f"{op}: dim must be an int, got {type(dim).__name__}")
+        either = " or a tuple of ints" if op == "logsumexp" else ""
+        raise TypeError(f"{op}: dim must be an int{either}, got {type(dim).__name__}")
     return operator.index(dim)
 
 
@@ -188,13 +189,18 @@ def check_mask(op: str, x: Tensor, mask: Any) -> None:
     """A clear error for everything that is no mask of x."""
     if mask is None:
         return
-    if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
-        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+    if not isinstance(mask, Tensor):
         raise TypeError(
-            f"{op}: mask must be a bool tensor, True where an element takes part, got {kind}; "
-            "for one of numbers pass mask != 0, for one that is added mask > -inf"
+            f"{op}: mask must be a bool tensor, True where an element takes part, got "
+            f"{type(mask).__name__}; wrap it in torch.as_tensor(mask, dtype=torch.bool)"
         )
-    check(op, mask)
+    if mask.dtype is not torch.bool:
+        raise TypeError(
+            f"{op}: mask must be a bool tensor, True where an element takes part, got "
+            f"{mask.dtype}; if it is meant to be added to x, pass mask == 0, if it holds 1 where "
+            "an element takes part, pass mask == 1"
+        )
+    check(f"{op}: mask", mask)
     if mask.device != x.device:
         raise RuntimeError(
             f"{op}: expected x and mask on one device, got {x.device} and {mask.device}; "
@@ -210,5 +216,6 @@ def check_mask_shape(op: str, x: Tensor, mask: Tensor) -> None:
     if len(part) > len(whole) or any(ours != size and ours != 1 for ours, size in pairs):
         raise RuntimeError(
             f"{op}: a mask of shape {tuple(part)} does not broadcast to x of shape "
-            f"{tuple(whole)}; from the last dimension on, each of its sizes must be x's or 1"
+            f"{tuple(whole)}; from the last dimension on, each of its sizes must be x's or 1 "
+            "(a padding mask of [batch, keys] is mask[:, None, None, :] for attention scores)"
         )

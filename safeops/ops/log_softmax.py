@@ -101,7 +101,9 @@ def log_softmax(
 
     Returns:
         A contiguous tensor of x's shape and dtype. Half types compute in float32 and round once.
-        A finite x gives at least -finfo(dtype).max, where torch overflows. A NaN makes every
+        A finite x gives at least -finfo(dtype).max, where torch overflows; only what is masked and
+        what was -inf gives -inf. Before it meets a weight of 0, replace it: 0 * -inf is NaN, and
+        ``torch.where(mask, r, 0.0)`` is right in value and gradient. A NaN makes every
         element of its row that takes part NaN; the gradient is still 0 where the whole upstream
         gradient of the row is.
 
