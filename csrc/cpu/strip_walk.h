@@ -90,7 +90,7 @@ class StripWalk {
   }
   int64_t state_bytes() const {
     const Strip strip = shape();
-    return strip.pitch * (8 + (4 + 2 * strip.blocks()) * compute_size(call_.dtype));
+    return 64 + strip.pitch * (8 + (4 + 2 * strip.blocks()) * compute_size(call_.dtype));
   }
 
   bool mask_lies_alike() const {
