@@ -40,12 +40,7 @@ std::vector<Tensor> run(const Call& call, const double* constants, Body body, in
   }
   if (g.numel == 0) return results;
   const Walk walk(call, g, out, body, constants);
-  const int64_t grain = kGrainBytes / kElementSize[call.dtype];
-  if (g.numel <= grain) {
-    walk(0, g.numel);
-  } else {
-    torch::stable::parallel_for(0, g.numel, grain, walk);
-  }
+  spread(g.numel, kElementSize[call.dtype], walk);
   return results;
 }
 

@@ -29,8 +29,7 @@ class LineWalk {
         stage_(&table.stages[call.dtype]),
         n_(call.reduced.numel) {
     for (int k = 0; k < call.operands; ++k) {
-      copied_[k] =
-          call.whole[k] && n_ > 1 && (call.reduced.walked > 1 || call.reduced.stride[k][0] != 1);
+      copied_[k] = !call.lies_along(k);
       copies_ |= copied_[k];
     }
   }
@@ -74,7 +73,7 @@ class LineWalk {
  private:
   static constexpr int64_t kShare = 8;  // chunks that are worth a thread
 
-  int64_t chunks() const { return (n_ + kChunk - 1) / kChunk; }
+  int64_t chunks() const { return chunks_of(n_); }
 
   Buffer own_buffer() const { return buffer(kBuffers * kRoom * compute_size(call_.dtype)); }
   Buffer kept_buffer() const { return buffer(keeps() ? n_ * compute_size(call_.dtype) : 0); }

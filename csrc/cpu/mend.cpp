@@ -34,10 +34,6 @@ template <class T> struct Line {
   static double max() { return double(std::numeric_limits<T>::max()); }
 };
 
-double held(double value, double limit) {
-  return value > limit ? limit : value < -limit ? -limit : value;
-}
-
 // k infinities share the mass; a NaN makes every element one; without either there is no mass.
 template <class T> void forward(const Line<T>& line) {
   const RowOp op = line.l.op;

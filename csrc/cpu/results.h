@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #endif
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "isa.h"
@@ -69,6 +70,17 @@ inline void hint_huge_pages(void* data, int64_t bytes) {
 #else
   (void)data, (void)bytes;
 #endif
+}
+
+// walk(begin, end) over all of [0, count), each a number of bytes of work, by as many threads as
+// are worth waking.
+template <class Walk> void spread(int64_t count, int64_t bytes, const Walk& walk) {
+  const int64_t grain = std::max<int64_t>(1, kGrainBytes / std::max<int64_t>(1, bytes));
+  if (count <= grain) {
+    walk(0, count);
+  } else {
+    torch::stable::parallel_for(0, count, grain, walk);
+  }
 }
 
 // The stack of a boxed call, read from the front.

@@ -106,6 +106,11 @@ struct RowCall {
     return result;
   }
 
+  // The elements of a line lie one after the other, if the operand has whole lines.
+  bool lies_along(int k) const {
+    return !whole[k] || reduced.numel <= 1 || (reduced.walked == 1 && reduced.stride[k][0] == 1);
+  }
+
   // Once all operands are there: dimensions joined where all of them allow it.
   void settle() {
     join(kept);

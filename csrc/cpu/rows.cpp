@@ -18,10 +18,9 @@ const RowKernels* const kTables[] = {SAFEOPS_EACH_LEVEL(SAFEOPS_ROW_TABLE)};
 const RowKernels& table() { return *kTables[current_level.load(std::memory_order_relaxed)]; }
 
 bool lies_in_lines(const RowCall& call) {
-  const Geometry& g = call.reduced;
-  if (g.numel <= 1) return false;
+  if (call.reduced.numel <= 1) return false;
   for (int k = 0; k < call.operands; ++k) {
-    if (k != call.mask && call.whole[k] && (g.walked > 1 || g.stride[k][0] != 1)) return false;
+    if (k != call.mask && !call.lies_along(k)) return false;
   }
   return true;
 }
@@ -33,15 +32,6 @@ bool lies_in_strips(const RowCall& call) {
     if (k != call.mask && call.kept.stride[k][0] != 1 && inner != 1) return false;
   }
   return call.reduced.numel == 1 || inner >= kNarrow || foldable(call);
-}
-
-template <class Walk> void spread(int64_t count, int64_t work, const Walk& walk) {
-  const int64_t grain = std::max<int64_t>(1, kGrainBytes / (work + 1));
-  if (count <= grain) {
-    walk(0, count);
-  } else {
-    torch::stable::parallel_for(0, count, grain, walk);
-  }
 }
 
 void run_strips(const RowCall& call) {
@@ -63,7 +53,7 @@ void run_lines(const RowCall& call) {
   }
 }
 
-void run(const RowCall& call) {
+void walk(const RowCall& call) {
   if (call.kept.numel == 0 || (call.reduced.numel == 0 && call.whole[call.out])) return;
   if (!lies_in_lines(call) && lies_in_strips(call)) {
     run_strips(call);
@@ -84,8 +74,14 @@ int64_t bits_of(const Tensor& x, const std::vector<int64_t>& dims) {
   return bits;
 }
 
-void add_mask(RowCall& call, const std::optional<Tensor>& mask) {
+// The call on the inputs that it has, and a mask: its result, which has whole lines or one element
+// each.
+Tensor run(RowCall& call, bool whole, const std::optional<Tensor>& mask) {
+  Tensor result = call.make_out(whole);
   if (mask) call.add_mask(*mask);
+  call.settle();
+  walk(call);
+  return result;
 }
 
 // softmax(x, dim, mask) -> Tensor
@@ -96,11 +92,7 @@ template <RowOp op> void pointwise(StableIValue* stack, uint64_t, uint64_t) {
   const auto mask = arguments.take<std::optional<Tensor>>();
   RowCall call(op, x, bits_of(x, {dim}));
   call.add(x, true);
-  Tensor result = call.make_out(true);
-  add_mask(call, mask);
-  call.settle();
-  run(call);
-  stack[0] = torch::stable::detail::from(result);
+  stack[0] = torch::stable::detail::from(run(call, true, mask));
 }
 
 // softmax_backward(grad, result, dim, mask) -> Tensor
@@ -113,11 +105,7 @@ template <RowOp op> void pointwise_backward(StableIValue* stack, uint64_t, uint6
   call.backward = true;
   call.add(grad, true);
   call.add(result, true);
-  Tensor dx = call.make_out(true);
-  add_mask(call, mask);
-  call.settle();
-  run(call);
-  stack[0] = torch::stable::detail::from(dx);
+  stack[0] = torch::stable::detail::from(run(call, true, mask));
 }
 
 // logsumexp(x, dim, keepdim, mask) -> Tensor
@@ -130,11 +118,7 @@ void reduction(StableIValue* stack, uint64_t, uint64_t) {
   RowCall call(kLogSumExp, x, bits_of(x, dims));
   call.keepdim = keepdim;
   call.add(x, true);
-  Tensor result = call.make_out(false);
-  add_mask(call, mask);
-  call.settle();
-  run(call);
-  stack[0] = torch::stable::detail::from(result);
+  stack[0] = torch::stable::detail::from(run(call, false, mask));
 }
 
 // logsumexp_backward(grad, x, result, dim, keepdim, mask) -> Tensor
@@ -152,11 +136,7 @@ void reduction_backward(StableIValue* stack, uint64_t, uint64_t) {
   call.add(x, true);
   call.add(grad, false);
   call.add(result, false);
-  Tensor dx = call.make_out(true);
-  add_mask(call, mask);
-  call.settle();
-  run(call);
-  stack[0] = torch::stable::detail::from(dx);
+  stack[0] = torch::stable::detail::from(run(call, true, mask));
 }
 
 }  // namespace

@@ -8,8 +8,12 @@ namespace safeops {
 enum RowOp { kSoftmax, kLogSoftmax, kLogSumExp, kRowOps };
 
 constexpr int kRowInputs = 3;
-constexpr int64_t kChunk =
-    2048;  // elements of a line that are treated at a time, in the first cache
+// Elements of a line that are treated at a time, in the first cache.
+constexpr int64_t kChunk = 2048;
+constexpr int64_t chunks_of(int64_t n) { return (n + kChunk - 1) / kChunk; }
+
+// A finite or infinite v held inside +-max; NaN stays.
+constexpr double held(double v, double max) { return v > max ? max : v < -max ? -max : v; }
 
 // Between memory and the compute type; what is masked reads as `other`.
 struct Stage {

@@ -1,16 +1,16 @@
 // exp(x) = 2**k exp(r), with k the integer nearest to x / ln 2 and |r| <= ln(2) / 2;
 // exp(r) = 1 + r + r**2 P(r). exp_polynomial.py makes the constants and says how exact P is: within
-// 2**-34 in float, 2**-57 in double. Beyond [lowest, highest] the result is 0 or infinite anyway.
+// 2**-34 in float, 2**-57 in double. Below `lowest` the result is 0 anyway.
 template <class S> struct exp_table;
 template <> struct exp_table<float> {
-  static constexpr float lowest = -104, highest = 19;
+  static constexpr float lowest = -104;
   static constexpr float log2_e = 0x1.715476p+0f, ln2_high = 0x1.62e43p-1f,
                          ln2_low = -0x1.05c61p-29f;
   static constexpr float P[] = {0x1.9f0896p-13f, 0x1.6d8d06p-10f, 0x1.11127p-7f,
                                 0x1.55548ep-5f,  0x1.555554p-3f,  0x1p-1f};
 };
 template <> struct exp_table<double> {
-  static constexpr double lowest = -746, highest = 640;
+  static constexpr double lowest = -746;
   static constexpr double log2_e = 0x1.71547652b82fep+0, ln2_high = 0x1.62e42fefa39efp-1,
                           ln2_low = 0x1.abc9e3b39803fp-56;
   static constexpr double P[] = {
@@ -32,9 +32,9 @@ template <class F, class Mask> SAFEOPS_FN F scaled(F v, F k, Mask kept) {
 }
 #endif
 
-// 2**up exp(x), for x up to `highest`, beyond which the caller must not go: nobody here exceeds 0
-// by more than rounding. What is 0 anyway never becomes a product: a processor takes a hundred
-// times as long for one that underflows.
+// 2**up exp(x), for x of which that is finite: nobody here exceeds 0 by more than rounding. What is
+// 0 anyway never becomes a product: a processor takes a hundred times as long for one that
+// underflows.
 template <int up, class F> SAFEOPS_FN F exp_of(F x) {
   using S = scalar_of<F>;
   using table = exp_table<S>;
