@@ -1,4 +1,4 @@
-// Schemas of the raw ops, and the facts about this build that are no tensors.
+// Schemas of the raw ops, and the Python module: facts about this build, lists of tensors.
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -9,6 +9,7 @@
 #include <string>
 
 #include "levels.h"
+#include "tensors.h"
 
 namespace {
 
@@ -59,4 +60,5 @@ PYBIND11_MODULE(_C, m) {
   m.def("level", &safeops::level_name, "The level in use.");
   m.def("use_level", &use_level, "Uses the level of that name.");
   m.def("build_info", &build_info, "The versions this extension was built with.");
+  safeops::define_tensors(m);
 }

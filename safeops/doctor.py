@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -62,7 +63,8 @@ SINGULAR = (
     Case("logsumexp", {}, lambda of: [((1e4, 1e4), of.two_of_1e4, (0.5, 0.5))]),
 )
 ROWS = ("softmax", "log_softmax", "logsumexp")
-OPS = ("safe_div", "safe_log", "safe_sqrt", "finite_clip", *ROWS)
+CLIP = "clip_grad_norm_"
+OPS = ("safe_div", "safe_log", "safe_sqrt", "finite_clip", *ROWS, CLIP)
 POINTS = [-40.0, -3.0, -1.25, -0.1, 0.01, 0.3, 0.75, 1.0, 1.5, 2.0, 7.0, 40.0, 300.0]
 FORMULAS: dict[str, tuple[Callable[..., Tensor], tuple[list[float], ...]]] = {
     "safe_div": (torch.div, (POINTS, POINTS[::-1])),
@@ -160,13 +162,34 @@ def _routes(name: str, dtype: torch.dtype) -> Iterator[str]:
     yield from _differences(f"{dtype}, kernel", inputs, _answers(op, inputs, {}), plain)
 
 
+def _clips(dtype: torch.dtype) -> Iterator[str]:
+    """[3, 4, NaN], and four numbers whose squares overflow."""
+    half = torch.finfo(dtype).max / 2
+    rows = (([3.0, 4.0, NAN], 5.0, [1.5, 2.0, 0.0]), ([half] * 4, 2 * half, [1.25] * 4))
+    for values, norm, clipped in rows:
+        parameter = torch.nn.Parameter(torch.zeros(len(values), dtype=dtype))
+        parameter.grad = torch.tensor(values, dtype=dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", safeops.NonFiniteGradientWarning)
+            total = safeops.clip_grad_norm_([parameter], 2.5, nonfinite="drop")
+        got = torch.cat([total.view(1), parameter.grad.to(total.dtype)])
+        expected = torch.tensor([norm, *clipped], dtype=torch.float64)
+        yield from _differences(f"{dtype}", [got], [got], [expected])
+
+
 def _checks(name: str, dtype: torch.dtype) -> Iterator[Callable[[], Iterator[str]]]:
     for case in SINGULAR:
         if case.op == name:
             yield partial(_singular, case, dtype)
-    if name in ROWS:
+    if name == CLIP:
+        yield partial(_clips, dtype)
+    elif name in ROWS:
         yield partial(_kernel_runs, dtype)
-        return
+    else:
+        yield from _elementwise_checks(name, dtype)
+
+
+def _elementwise_checks(name: str, dtype: torch.dtype) -> Iterator[Callable[[], Iterator[str]]]:
     yield partial(_ordinary, name, dtype)
     if _extension.module is not None:
         yield partial(_routes, name, dtype)

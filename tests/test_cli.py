@@ -8,6 +8,8 @@ import torch
 
 import safeops
 from safeops import _extension, cli, doctor
+from tests.cases import OPS
+from tests.row_cases import ROW_OPS
 
 
 def test_version(capsys):
@@ -64,8 +66,8 @@ def test_all_is_well():
 
 
 def test_every_op_is_tested():
-    ops = set(safeops.__all__) - {"__version__", "why_not_kernel"}
-    assert set(doctor.OPS) == ops
+    ops = {op.name for op in (*OPS, *ROW_OPS)}
+    assert set(doctor.OPS) == {*ops, doctor.CLIP}
     assert set(doctor.FORMULAS) | set(doctor.ROWS) == ops
     assert {case.op for case in doctor.SINGULAR} == ops
 
@@ -121,6 +123,14 @@ def test_a_broken_op_is_found_and_no_other(name, breakage, monkeypatch):
     assert not any(found.values())
 
 
+@pytest.mark.parametrize("clip", [torch.nn.utils.clip_grad_norm_, raises(None)])
+def test_a_broken_clip_is_found_and_no_other(clip, monkeypatch):
+    monkeypatch.setattr(safeops, doctor.CLIP, drop_options(clip))
+    found = doctor.self_test()
+    assert len(found.pop(doctor.CLIP)) >= 4
+    assert not any(found.values())
+
+
 @pytest.mark.parametrize("name", TORCH)
 def test_plain_torch_does_not_pass(name, monkeypatch, capsys):
     monkeypatch.setattr(safeops, name, drop_options(TORCH[name]))
@@ -152,7 +162,9 @@ def test_a_kernel_unlike_the_formulas_is_found(monkeypatch):
 @pytest.mark.skipif(_extension.module is None, reason="no kernels here")
 def test_a_kernel_that_does_not_run_is_found(monkeypatch):
     monkeypatch.setattr(safeops, "why_not_kernel", lambda *tensors: "a reason")
-    for findings in doctor.self_test().values():
+    found = doctor.self_test()
+    assert found.pop(doctor.CLIP) == []
+    for findings in found.values():
         assert len(findings) == 4
         assert "a reason" in findings[0]
 

@@ -31,6 +31,13 @@ SHOWS = {
         "then nan_to_num      rows sum to [1.0, 1.0, 0.0, 0.0]  gradient nan",
         "softmax, mask=       rows sum to [1.0, 1.0, 0.0, 0.0]  gradient 0.1966",
     ),
+    "gradient_clipping": (
+        "torch    after one bad batch: loss nan, largest weight nan",
+        "safeops  after one bad batch: loss 0.",
+        "torch    of four 1e20: norm inf, clipped to [0.0, 0.0, 0.0, 0.0]",
+        "safeops  of four 1e20: norm 2e+20, clipped to [0.5, 0.5, 0.5, 0.5]",
+        "dropped, norm 2.34521, factor 0.426401; 1 of 2 tensors are not finite: 1 nan, 1 inf",
+    ),
     "half_precision": (
         "x / norm with torch         [0.0, 0.0, 0.0]",
         "x / norm with safeops       [1.1728515625, 1.5634765625, 0.0]",

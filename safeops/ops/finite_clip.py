@@ -32,7 +32,7 @@ def _bound(name: str, value: float | None, default: float, dtype: torch.dtype) -
     return math.copysign(limit, bound) if abs(bound) >= limit else rounded(bound, dtype)
 
 
-def _constants(
+def constants(
     dtype: torch.dtype, min: float | None, max: float | None, nan: float | None
 ) -> Constants:
     limit = torch.finfo(dtype).max
@@ -49,7 +49,7 @@ def _overflows(min: float, max: float, nan: float) -> bool:
 
 
 _finite_clip = Unary(
-    "finite_clip", "finite_clip", _constants, Formulas(_value, (_gradient_x,), _overflows)
+    "finite_clip", "finite_clip", constants, Formulas(_value, (_gradient_x,), _overflows)
 )
 
 
@@ -91,7 +91,7 @@ def _clip_integers(x: Tensor, min: float | None, max: float | None, nan: float |
     """An integer is finite: only the bounds that were given matter, and they promote."""
     check("finite_clip", x)
     bounds = [bound for bound in (min, max) if bound is not None]
-    _constants(torch.float64, min, max, nan)
+    constants(torch.float64, min, max, nan)
     dtype = torch.result_type(x, sum(bounds, 0))
     if dtype.is_floating_point:
         return finite_clip(x.to(dtype), min, max, nan=nan)

@@ -1,0 +1,259 @@
+// Lists of Python tensors for the multi-tensor kernels. Not through the dispatcher: its list costs
+// more for a small tensor than the read. DLPack's exchange table gives the same facts for a tenth.
+
+#include "tensors.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "cpu/multi_tensor.h"
+
+// Of torch's headers this one alone, whose structs DLPack itself keeps stable.
+#undef TORCH_TARGET_VERSION
+#include <ATen/dlpack.h>
+
+namespace py = pybind11;
+
+namespace safeops {
+namespace {
+
+// torch's types, and how to look into their objects.
+struct Torch {
+  py::object tensor, parameter;
+  DLPackDLTensorFromPyObjectNoSync look;
+
+  static const Torch& get() {
+    static const Torch* const torch = new Torch;  // never freed: Python may be gone by then
+    return *torch;
+  }
+
+  bool is_plain(PyObject* object) const {
+    const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
+    return type == tensor.ptr() || type == parameter.ptr();
+  }
+
+ private:
+  Torch() {
+    tensor = py::module_::import("torch").attr("Tensor");
+    parameter = py::module_::import("torch.nn").attr("Parameter");
+    const py::capsule capsule = tensor.attr("__dlpack_c_exchange_api__");
+    const auto* api =
+        static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.ptr(), capsule.name()));
+    if (api == nullptr) throw py::error_already_set();
+    if (api->header.version.major != DLPACK_MAJOR_VERSION) {
+      throw std::runtime_error("safeops: this torch speaks another version of DLPack");
+    }
+    look = api->dltensor_from_py_object_no_sync;
+  }
+};
+
+// A set of pointers, since the same gradient may come twice.
+class Seen {
+ public:
+  explicit Seen(size_t count) : slots_(size_t(1) << bits(2 * count + 1)) {}
+
+  bool add(const void* pointer) {
+    const size_t mask = slots_.size() - 1;
+    size_t i = (reinterpret_cast<uintptr_t>(pointer) * 0x9e3779b97f4a7c15u >> 20) & mask;
+    for (; slots_[i] != nullptr; i = (i + 1) & mask) {
+      if (slots_[i] == pointer) return false;
+    }
+    slots_[i] = pointer;
+    return true;
+  }
+
+ private:
+  static int bits(size_t n) { return n < 2 ? 1 : 1 + bits(n / 2); }
+  std::vector<const void*> slots_;
+};
+
+bool to_dtype(const DLDataType& type, Dtype* dtype) {
+  if (type.lanes != 1) return false;
+  if (type.code == kDLBfloat && type.bits == 16) return *dtype = kBFloat16, true;
+  if (type.code != kDLFloat) return false;
+  if (type.bits == 64) return *dtype = kDouble, true;
+  if (type.bits == 32) return *dtype = kFloat, true;
+  if (type.bits == 16) return *dtype = kHalf, true;
+  return false;
+}
+
+bool is_contiguous(const DLTensor& t) {
+  int64_t next = 1;
+  for (int d = t.ndim; d-- > 0; next *= t.shape[d]) {
+    if (t.shape[d] != 1 && t.strides[d] != next) return false;
+  }
+  return true;
+}
+
+// Without gaps or overlaps, in some order of the dimensions.
+bool is_dense(const DLTensor& t) {
+  if (t.strides == nullptr || is_contiguous(t)) return true;
+  std::vector<int> order(t.ndim);
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int a, int b) {
+    return std::pair(t.strides[a], t.shape[a]) < std::pair(t.strides[b], t.shape[b]);
+  });
+  int64_t next = 1;
+  for (const int d : order) {
+    if (t.shape[d] == 1) continue;
+    if (t.strides[d] != next) return false;
+    next *= t.shape[d];
+  }
+  return true;
+}
+
+// Whether the kernels can take this object, and where it lies.
+bool to_span(PyObject* object, Span* span) {
+  const Torch& torch = Torch::get();
+  DLTensor t;
+  if (!torch.is_plain(object)) return false;
+  if (torch.look(object, &t) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  if (t.device.device_type != kDLCPU || !to_dtype(t.dtype, &span->dtype)) return false;
+  span->n = std::accumulate(t.shape, t.shape + t.ndim, int64_t(1), std::multiplies<int64_t>());
+  if (span->n != 0 && !is_dense(t)) return false;
+  span->data = static_cast<char*>(t.data) + t.byte_offset;
+  return true;
+}
+
+py::tuple as_tuple(const Statistics& s) {
+  const bool bad = s.nan + s.posinf + s.neginf != 0;
+  return py::make_tuple(s.norm, s.exponent, s.largest, s.nan, s.posinf, s.neginf, s.zeros, s.numel,
+                        int(bad));
+}
+
+// What one read of some tensors gave. Of the spans only the sizes are used: the memory may be gone.
+class Readings {
+ public:
+  Readings(std::vector<Span> spans, int power)
+      : spans_(std::move(spans)), chunks_(safeops::read(spans_, power)), power_(power) {}
+
+  py::tuple total() const { return as_tuple(all_of(spans_, chunks_, power_)); }
+
+  bool bad() const {
+    return std::any_of(chunks_.begin(), chunks_.end(),
+                       [](const Reading& c) { return c.nan + c.posinf + c.neginf != 0; });
+  }
+
+  py::list rows() const {
+    py::list rows;
+    for (const Statistics& s : each_of(spans_, chunks_, power_)) rows.append(as_tuple(s));
+    return rows;
+  }
+
+ private:
+  std::vector<Span> spans_;
+  std::vector<Reading> chunks_;
+  int power_;
+};
+
+// The tensors, or that attribute of the objects, each once; those that are None or for which there
+// is no kernel are left to the caller.
+class Tensors {
+ public:
+  Tensors(const py::list& objects, const py::object& attribute) : seen_(objects.size()) {
+    spans_.reserve(objects.size());
+    places_.reserve(objects.size());
+    tensors_.reserve(objects.size());
+    for (size_t place = 0; place < objects.size(); ++place) {
+      const py::handle object = PyList_GET_ITEM(objects.ptr(), place);
+      if (attribute.is_none()) {
+        add(place, py::reinterpret_borrow<py::object>(object));
+      } else {
+        add_once(place, py::getattr(object, attribute));
+      }
+    }
+  }
+
+  size_t size() const { return spans_.size(); }
+  py::list places() const { return py::cast(places_); }
+  py::list tensors() const { return py::cast(tensors_); }
+
+  Readings read(int power) const {
+    if (power != 1 && power != 2) throw std::invalid_argument("safeops: the power is 1 or 2");
+    const py::gil_scoped_release release;
+    return Readings(spans_, power);
+  }
+
+  bool any_double() const {
+    return std::any_of(spans_.begin(), spans_.end(),
+                       [](const Span& span) { return span.dtype == kDouble; });
+  }
+
+  void scale(double value, int shift) const {
+    const py::gil_scoped_release release;
+    safeops::scale(spans_, value, shift);
+  }
+
+  void clip(double min, double max, double nan) const {
+    const py::gil_scoped_release release;
+    safeops::clip(spans_, {min, max, nan});
+  }
+
+  py::list missing, others;
+
+ private:
+  void add_once(size_t place, py::object object) {
+    if (object.is_none()) {
+      missing.append(place);
+    } else if (seen_.add(object.ptr())) {
+      add(place, std::move(object));
+    }
+  }
+
+  void add(size_t place, py::object object) {
+    Span span;
+    if (!to_span(object.ptr(), &span)) {
+      others.append(py::make_tuple(place, object));
+      return;
+    }
+    spans_.push_back(span);
+    places_.push_back(place);
+    tensors_.push_back(std::move(object));
+  }
+
+  Seen seen_;
+  std::vector<Span> spans_;
+  std::vector<size_t> places_;
+  std::vector<py::object> tensors_;
+};
+
+// For one tensor without a list of it.
+std::optional<Readings> read_one(const py::object& tensor) {
+  Span span;
+  if (!to_span(tensor.ptr(), &span)) return std::nullopt;
+  const py::gil_scoped_release release;
+  return Readings({span}, 2);
+}
+
+}  // namespace
+
+void define_tensors(py::module_& m) {
+  py::class_<Readings>(m, "Readings")
+      .def("total", &Readings::total, "What was read, all tensors as one.")
+      .def_property_readonly("bad", &Readings::bad, "Whether an element is NaN or infinite.")
+      .def("rows", &Readings::rows, "What was read of each tensor.");
+  m.def("read_one", &read_one, "One read of a tensor, or None if there is no kernel for it.");
+  py::class_<Tensors>(m, "Tensors")
+      .def(py::init<const py::list&, const py::object&>())
+      .def("read", &Tensors::read, "Reads all of them once.")
+      .def("scale", &Tensors::scale,
+           "Multiplies by value * 2**shift in place; 0 for what is not finite.")
+      .def("clip", &Tensors::clip, "Clips in place to [min, max], with nan for NaN.")
+      .def_property_readonly("any_double", &Tensors::any_double, "Whether one is float64.")
+      .def("__len__", &Tensors::size)
+      .def_property_readonly("places", &Tensors::places, "Which of the objects the kernels take.")
+      .def_property_readonly("tensors", &Tensors::tensors, "Those, as tensors.")
+      .def_readonly("missing", &Tensors::missing, "Which objects have None there.")
+      .def_readonly("others", &Tensors::others, "Place and tensor where there is no kernel.");
+}
+
+}  // namespace safeops

@@ -1,0 +1,144 @@
+"""The decision of a clip: what is done with the gradients, and what is said about them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ._gradients import (
+    Gradients,
+    NonFiniteGradientError,
+    NonFiniteGradientWarning,
+    check_tensors,
+)
+from ._reports import ClipReport, counts_of
+from ._statistics import scaled
+
+NAMED = 10  # gradients that a message names
+WRITTEN = ("clipped", "dropped")  # verdicts after which the gradients are others
+VERDICTS = {"skip": "skipped", "drop": "dropped", "keep": "kept", "raise": "kept"}
+
+
+class Outcome(NamedTuple):
+    """What a clip does, decided before anything is written."""
+
+    verdict: str
+    total_norm: Tensor
+    parts: tuple[float, float] = (1.0, 0)
+
+    @property
+    def factor(self) -> float:
+        """What the gradients are multiplied by; its parts say it beyond the normal numbers too."""
+        return scaled(*self.parts)
+
+
+def decide(gradients: Gradients, max_norm: float, policy: str, by: float = 1.0) -> Outcome:
+    """by: a factor that the gradients are to be multiplied by in any case."""
+    norm = gradients.norm(by, finite=policy == "drop")
+    if gradients.bad and policy != "drop":
+        return Outcome(VERDICTS[policy], norm)
+    parts = gradients.factor(max_norm, by)
+    verdict = "dropped" if gradients.bad else "ok" if parts == (by, 0) else "clipped"
+    return Outcome(verdict, norm, parts)
+
+
+def apply(gradients: Gradients, outcome: Outcome) -> None:
+    if outcome.verdict == "skipped":
+        gradients.release()
+    elif outcome.verdict in WRITTEN:
+        gradients.scale(*outcome.parts)
+
+
+def report_of(gradients: Gradients, outcome: Outcome, max_norm: float) -> ClipReport:
+    found = gradients.lots.found(gradients.names())
+    return ClipReport(found, gradients.lots.p, gradients.total, outcome, max_norm)
+
+
+def clip(
+    gradients: Gradients, max_norm: float, policy: str, detailed: bool = False, by: float = 1.0
+) -> tuple[Outcome, ClipReport | None]:
+    """Decide, say and do; an error comes before anything has changed, a warning after."""
+    outcome = decide(gradients, max_norm, policy, by)
+    bad = gradients.bad
+    report = report_of(gradients, outcome, max_norm) if detailed or bad else None
+    message = complaint(gradients, report, policy) if bad else ""
+    apply(gradients, outcome)
+    if message:
+        warnings.warn(message, NonFiniteGradientWarning, stacklevel=4)
+    return outcome, report
+
+
+def clip_value(gradients: Gradients, value: float, policy: str) -> None:
+    """The same for a bound of every element."""
+    outcome = decide(gradients, math.inf, policy)
+    bad = gradients.bad
+    message = complaint(gradients, report_of(gradients, outcome, math.inf), policy) if bad else ""
+    apply(gradients, outcome)
+    if outcome.verdict in ("ok", "dropped") and gradients.total.largest > value:
+        gradients.clip(value)
+    if message:
+        warnings.warn(message, NonFiniteGradientWarning, stacklevel=3)
+
+
+def check_real(gradients: Gradients) -> None:
+    for place, tensor in gradients.lots.tensors().items():
+        if tensor.is_complex():
+            name = gradients.names()[place]
+            raise TypeError(
+                f"expected real gradients, got {tensor.dtype} in {name}: they have no order"
+            )
+
+
+def check_writable(tensors: list[Any]) -> None:
+    """What torch's in-place operations ask for, before anything is written."""
+    check_tensors(tensors, "tensors")
+    for tensor in tensors:
+        if not tensor.is_floating_point():
+            raise TypeError(f"expected floating tensors, got {tensor.dtype}: convert them")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise RuntimeError(
+                "expected tensors that need no grad, since they are changed in place: "
+                "use torch.no_grad(), or safeops.finite_clip"
+            )
+
+
+REMEDY = {
+    "skip": "All gradients are set to None, so the next optimizer step changes nothing",
+    "drop": "Those elements are set to 0",
+}
+
+
+def complaint(gradients: Gradients, report: ClipReport | None, policy: str) -> str:
+    """What a warning says, nothing under "keep"; under "raise" the error itself."""
+    if policy == "keep" or report is None:
+        return ""
+    where = listing(report, first_bad(gradients) if policy == "raise" else {})
+    message = f"gradients are not finite: {where}"
+    if policy == "raise":
+        raise NonFiniteGradientError(f"{message}. Nothing has been changed", report)
+    return f"{message}. {REMEDY[policy]}"
+
+
+def listing(report: ClipReport, at: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The bad gradients with their counts, the first few of them."""
+    bad = [f"{row.name} ({counts_of(row)}{at.get(row.name, '')})" for row in report.bad]
+    more = [f"and {len(bad) - NAMED} more"] if len(bad) > NAMED else []
+    return ", ".join([*bad[:NAMED], *more]) or "on another rank; those of this rank are finite"
+
+
+def first_bad(gradients: Gradients) -> dict[str, str]:
+    """Where the first bad element of each gradient is; another read."""
+    names = gradients.names()
+    firsts = ((i, first_index(t)) for i, t in gradients.lots.tensors().items())
+    return {names[i]: f", first at {index}" for i, index in firsts if index is not None}
+
+
+def first_index(tensor: Tensor) -> list[int] | None:
+    found = (~tensor.detach().isfinite()).nonzero()
+    return found[0].tolist() if len(found) else None

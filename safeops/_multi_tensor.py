@@ -1,0 +1,225 @@
+"""Lists of tensors, read and written as one: by the kernels, or in torch operations.
+
+Both have: len, places (which of the objects they took), tensors (those), missing (which had
+None), others (place and object that they cannot take), any_double, scale(value, shift) and
+clip(min, max, nan).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import _extension
+from ._ranks import is_sharded
+from ._statistics import Row, joined
+
+KERNEL_NORMS = (2.0, 1.0, math.inf, 0.0)  # read by the kernels, or derived from what they read
+_QUICK_NORMS = (2.0, 1.0, math.inf)
+_SAFE = (1e-140, 1e140)  # norms of which no square leaves the range of a double
+_has_exchange = hasattr(Tensor, "__dlpack_c_exchange_api__")
+
+
+def gather(objects: list[Any], attribute: str | None = None, p: float = 2.0) -> Any:
+    """The tensors, or that attribute of the objects (each once), for norms of order p."""
+    kernels = _kernels()
+    if kernels is not None and p in KERNEL_NORMS:
+        return kernels.Tensors(objects, attribute)
+    return Formulas(objects, attribute)
+
+
+def _kernels() -> Any:
+    """They look at memory, so that no transform or tracer is in their way."""
+    return _extension.module if _extension.reason is None and _has_exchange else None
+
+
+def read_one(tensor: Any) -> Any:
+    """What gather and read give for a single tensor, in a third of the time; None if no kernel
+    takes it."""
+    kernels = _kernels()
+    return kernels.read_one(tensor) if kernels is not None else None
+
+
+def batches(tensors: list[Tensor], p: float = 2.0) -> list[Any]:
+    """The tensors that kernels can take and those that they cannot."""
+    first = gather(tensors, None, p)
+    rest = Formulas([tensor for _, tensor in first.others])
+    if rest.others:
+        dtypes = ", ".join(sorted({str(tensor.dtype) for _, tensor in rest.others}))
+        raise TypeError(f"expected floating or complex tensors, got {dtypes}: convert them")
+    rest.places = [first.others[i][0] for i in rest.places]
+    return [batch for batch in (first, rest) if len(batch)]
+
+
+def changed(batch: Any, change: Callable[[Any], None]) -> None:
+    """change(batch), in place; for autograd too."""
+    with torch.no_grad():
+        change(batch)
+    if not isinstance(batch, Formulas):
+        torch.autograd.graph.increment_version(batch.tensors)
+
+
+def clip_in_place(tensors: list[Tensor], min: float, max: float, nan: float) -> None:
+    for batch in batches(tensors):
+        changed(batch, lambda batch: batch.clip(min, max, nan))
+
+
+def read(batch: Any, p: float) -> Any:
+    """An object with total() and rows(), by the p-norm."""
+    if isinstance(batch, Formulas):
+        return Table(batch.tensors, p)
+    return batch.read(1 if p == 1 else 2)
+
+
+def row_of(numbers: Sequence[float], p: float) -> Row:
+    """What the kernels have read as a row, for a norm that follows from the other columns."""
+    row = Row(*numbers)
+    if p not in (0, math.inf):
+        return row
+    bad = row.nan + row.posinf + row.neginf
+    norm, exponent = math.frexp(row.largest if p else row.numel - row.zeros - bad)
+    return row._replace(norm=norm, exponent=exponent)
+
+
+class Formulas:
+    """In torch operations, on any device."""
+
+    def __init__(self, objects: Sequence[Any], attribute: str | None = None):
+        found = [(i, getattr(o, attribute) if attribute else o) for i, o in enumerate(objects)]
+        self.missing = [place for place, tensor in found if tensor is None]
+        if attribute:
+            found = list({id(t): (place, t) for place, t in reversed(found)}.values())[::-1]
+        found = [(place, tensor) for place, tensor in found if tensor is not None]
+        taken = [(place, tensor) for place, tensor in found if _takes(tensor)]
+        self.others = [(place, tensor) for place, tensor in found if not _takes(tensor)]
+        self.places = [place for place, _ in taken]
+        self.tensors = [tensor for _, tensor in taken]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def device(self) -> torch.device:
+        """That of the first tensor."""
+        return self.tensors[0].device
+
+    @property
+    def any_double(self) -> bool:
+        return any(t.dtype in (torch.float64, torch.complex128) for t in self.tensors)
+
+    def scale(self, value: float, shift: int) -> None:
+        factors = math.ldexp(value, shift // 2), math.ldexp(1.0, shift - shift // 2)
+        for tensor in self.tensors:
+            product = _wide(tensor) * factors[0] * factors[1]
+            tensor.copy_(torch.where(tensor.isfinite(), product, 0.0))
+
+    def clip(self, min: float, max: float, nan: float) -> None:
+        for tensor in self.tensors:
+            replaced = tensor.nan_to_num(nan, math.inf, -math.inf)
+            tensor.copy_(torch.where(tensor.isnan(), replaced, tensor.clamp(min, max)))
+
+
+def _takes(tensor: Any) -> bool:
+    return (
+        isinstance(tensor, Tensor)
+        and tensor.layout is torch.strided
+        and (tensor.is_floating_point() or tensor.is_complex())
+        and not is_sharded(tensor)
+        and not overlaps(tensor)
+    )
+
+
+def overlaps(tensor: Tensor) -> bool:
+    """Whether it is expanded, so that it cannot be written in place."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return any(size > 1 and stride == 0 for size, stride in pairs)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """The tensor in double precision, where the device has it."""
+    if tensor.device.type == "mps":
+        return tensor.to(torch.complex64 if tensor.is_complex() else torch.float32)
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+class Table:
+    """What a read in torch operations gives; copied to the host when it is looked at."""
+
+    def __init__(self, tensors: list[Tensor], p: float):
+        self._tensors, self._p = tensors, p
+
+    def freeze(self) -> None:
+        """Reads every column now, since the tensors may change."""
+        _ = self._lines
+        self._tensors = []
+
+    @cached_property
+    def _lines(self) -> list[Tensor]:
+        return [_line(tensor.detach(), self._p) for tensor in self._tensors]
+
+    @cached_property
+    def _host(self) -> list[list[float]]:
+        return [line.tolist() for line in self._lines]
+
+    @property
+    def bad(self) -> bool:
+        return any(row[-1] for row in self._host)
+
+    def rows(self) -> list[list[float]]:
+        return self._host
+
+    def total(self) -> Sequence[float]:
+        return _quick_total(self._tensors, self._p) or joined(
+            [Row(*row) for row in self._host], self._p
+        )
+
+
+def _quick_total(tensors: list[Tensor], p: float) -> Row | None:
+    """The total by torch's own norms, if that is safe: all finite, no square out of range."""
+    tensors = [tensor for tensor in tensors if tensor.numel()]
+    if not tensors or p not in _QUICK_NORMS or any(t.is_complex() for t in tensors):
+        return None
+    wide = _wide(tensors[0].new_empty(0)).dtype
+    device = tensors[0].device
+    norms = torch.stack([n.to(device, wide) for n in torch._foreach_norm(tensors, p, dtype=wide)])
+    norm = torch.linalg.vector_norm(norms, p).item()
+    if not _SAFE[0] < norm < _SAFE[1]:
+        return None
+    largest = norm if math.isinf(p) else 0.0
+    return Row(*math.frexp(norm), largest, numel=sum(tensor.numel() for tensor in tensors))
+
+
+def _line(x: Tensor, p: float) -> Tensor:
+    """The columns of a Row, of one tensor."""
+    finite = x.isfinite()
+    size = _wide(torch.where(finite, x, 0.0)).abs()
+    size = size.clamp(max=torch.finfo(size.dtype).max)
+    infinite, negative = x.isinf() & ~x.isnan(), torch.real(x) < 0
+    counts = [x.isnan(), infinite & ~negative, infinite & negative, x == 0]
+    beside = 0.0 if p >= 0 else torch.finfo(size.dtype).max  # what adds nothing to the norm
+    norm = _norm(torch.where(finite, size, beside), p)
+    columns = [*norm, _largest(size), *(count.sum() for count in counts)]
+    columns += [size.new_full((), x.numel()), ~finite.all()]
+    return torch.stack([column.to(size.dtype) for column in columns])
+
+
+def _largest(size: Tensor) -> Tensor:
+    return size.amax() if size.numel() else size.new_zeros(())
+
+
+def _norm(size: Tensor, p: float) -> tuple[Tensor, Tensor]:
+    """The p-norm of magnitudes as norm * 2**exponent, by way of the one that matters most."""
+    if not size.numel():
+        return size.new_zeros(()), size.new_zeros(())
+    unit = size.amax() if p > 0 else size.amin()
+    exponent = torch.frexp(unit).exponent if p else torch.zeros_like(unit)
+    half = torch.div(exponent, 2, rounding_mode="floor")
+    by = torch.exp2(-half.to(size.dtype)), torch.exp2((half - exponent).to(size.dtype))
+    norm = torch.linalg.vector_norm(size * by[0] * by[1], p)
+    norm, shift = torch.frexp(norm.clamp(max=torch.finfo(size.dtype).max))
+    return norm, exponent + shift
