@@ -16,7 +16,7 @@ from rich.console import Console
 
 from . import check, machine, report
 from .measure import SINGULAR, Case, Result, contenders, measure
-from .rows import DIRECTIONS, Row
+from .rows import DIRECTIONS, NO_GRAD, Row
 from .suite import OPS, ROWS
 from .timing import FULL, QUICK, Effort
 
@@ -104,6 +104,8 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     most = min(2, machine.cores())
     chosen.threads = chosen.threads or range(most if chosen.quick else 1, most + 1)
     chosen.compile = not chosen.quick if chosen.compile is None else chosen.compile
+    if not chosen.check and not cases(chosen):
+        parse.error(f"no row of {', '.join(chosen.op)} has that --direction: leave it out")
     return chosen
 
 
@@ -115,11 +117,17 @@ def cases(chosen: argparse.Namespace) -> list[Case]:
         for row in ROWS
         if row.op in chosen.op
         for direction in dict.fromkeys(chosen.direction or row.directions)
+        if row.takes(direction)
         for dtype in dtypes
-        for singular in dict.fromkeys(chosen.singular or (SINGULAR,))
+        for singular in shares(chosen.singular, direction)
         for size in dict.fromkeys(chosen.size or sizes(row, chosen.quick))
         for threads in dict.fromkeys(chosen.threads)
     ]
+
+
+def shares(chosen: Sequence[float] | None, direction: str) -> list[float]:
+    """Of singular elements: none in gradients, since a clip would do nothing but say so."""
+    return [0.0] if direction == NO_GRAD else list(dict.fromkeys(chosen or (SINGULAR,)))
 
 
 def sizes(row: Row, quick: bool) -> list[int]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from .measure import Case, Record, Result
 from .report import cores, figure, plain_table, ratio, size_name
 from .requirements import REQUIREMENTS, Requirement
-from .timing import speed
+from .timing import Times, speed
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class Verdict:
     line: Line
     measured: float | None
     gb_per_s: float | None = None
-    share_of_copy: float | None = None
+    yardstick: str | None = None
+    share_of_yardstick: float | None = None
     agrees: bool = True
     busy: float | None = None
 
@@ -90,7 +91,8 @@ class Verdict:
             "verdict": self.word,
             "met": self.met,
             "gb_per_s": self.gb_per_s,
-            "share_of_copy": self.share_of_copy,
+            "yardstick": self.yardstick,
+            "share_of_yardstick": self.share_of_yardstick,
             "cores_busy_elsewhere": self.busy,
         }
 
@@ -111,7 +113,7 @@ def plan(
         need = line.requirement
         for case in line.cases:
             names = needed.setdefault(case, [])
-            names += [name for name in (need.contender, need.against) if name not in names]
+            names += [name for name in need.rivals if name not in names]
     return required, needed
 
 
@@ -125,12 +127,20 @@ def judged(line: Line, results: Sequence[Result]) -> Verdict:
     records = [r for result in results for r in result.records if r["contender"] == need.contender]
     return Verdict(
         line,
-        mean([speed(result.times, need.contender, need.against) for result in results]),
+        mean([speed(times_for(need, result), need.contender, need.against) for result in results]),
         mean([record["gb_per_s"] for record in records]),
-        mean([record["share_of_copy"] for record in records]),
+        next((record["yardstick"] for record in records), None),
+        mean([record["share_of_yardstick"] for record in records]),
         all(record["agrees_with_torch"] is not False for record in records),
         max((result.busy for result in results if result.busy is not None), default=None),
     )
+
+
+def times_for(need: Requirement, result: Result) -> Times:
+    """With those of a contender that always takes the longest time allowed."""
+    if need.seconds is None:
+        return result.times
+    return {**result.times, need.against: [need.seconds] * len(result.times[need.contender])}
 
 
 def mean(values: Sequence[float | None]) -> float | None:
@@ -151,15 +161,22 @@ COLUMNS: Mapping[str, Callable[[Any], str]] = {
     "measured": ratio,
     "verdict": str,
     "gb_per_s": figure,
-    "share_of_copy": "{:.0%}".format,
+    "share_of_yardstick": "{:.0%}".format,
+    "yardstick": str,
     "cores_busy_elsewhere": cores,
 }
 LEGEND = (
     "Speeds: how many times as fast as what it is measured against (the median of the ratios "
     "within a round); – where nothing is required. GB/s of what must be moved once, and that as a "
-    "share of a copy of as many bytes. A contender whose value is not torch's is WRONG."
+    "share of a copy of as many bytes or, where nothing must be written, of the fastest read of "
+    "them. A contender whose value is not torch's is WRONG."
 )
-HEADINGS = {"gb_per_s": "GB/s", "share_of_copy": "of copy", "cores_busy_elsewhere": "busy"}
+HEADINGS = {
+    "gb_per_s": "GB/s",
+    "share_of_yardstick": "share",
+    "yardstick": "of",
+    "cores_busy_elsewhere": "busy",
+}
 
 
 def verdict_table(verdicts: Iterable[Verdict]) -> Table:

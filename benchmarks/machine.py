@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 import safeops
-from safeops import _extension
+from safeops import _extension, _multi_tensor
 
 STAT = Path("/proc/stat")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
@@ -56,6 +56,13 @@ def level() -> str | None:
 def why_no_kernels() -> str | None:
     """None if a plain float32 call runs its kernel, else the reason."""
     return safeops.why_not_kernel(torch.ones(1))
+
+
+def why_no_list_kernels() -> str | None:
+    """None if a list of plain float32 tensors is read by the kernels, else the reason."""
+    if _multi_tensor.read_one(torch.ones(1)) is not None:
+        return None
+    return why_no_kernels() or "this torch does not tell where its tensors lie (DLPack exchange)"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,12 +13,12 @@ from torch import Tensor
 
 from safeops import why_not_kernel
 
-from .machine import Clock, elsewhere
-from .rows import BACK, BOTH, ONE_WAY, Form, Row
-from .timing import Block, Call, Effort, Times, copy_of, interleaved, quiet, speed, spread
+from .machine import Clock, elsewhere, why_no_list_kernels
+from .rows import BACK, BOTH, NO_GRAD, ONE_WAY, Form, Row
+from .timing import Block, Call, Effort, Times, interleaved, quiet, speed, spread
+from .yardsticks import COPY, READ, YARDSTICKS
 
 COMPILED, ONE_THREAD = "compiled ", "one thread "  # before the name of a form
-COPY = "copy"
 REFERENCES = ("torch", "double where", COMPILED + "torch", COMPILED + "double where")
 SINGULAR = 0.01  # share of singular elements by default
 Record = dict[str, Any]
@@ -34,7 +35,12 @@ class Case:
 
     @property
     def backward(self) -> bool:
-        return self.direction != ONE_WAY
+        return self.direction in (BOTH, BACK)
+
+    @property
+    def yardstick(self) -> str:
+        """What the machine does with as many bytes: where nothing must be written, a read."""
+        return READ if self.direction == NO_GRAD else COPY
 
     @property
     def layout(self) -> str:
@@ -78,9 +84,9 @@ def form_of(case: Case, name: str) -> Form:
     return torch.compile(form, fullgraph=True, dynamic=False, options=options)
 
 
-def call_of(form: Form, direction: str, inputs: Sequence[Tensor], upstream: Tensor | None) -> Call:
+def call_of(form: Form, direction: str, inputs: Sequence[Any], upstream: Tensor | None) -> Call:
     """The op alone, the op and its backward, or the backward of a value that is there already."""
-    if direction == ONE_WAY:
+    if direction in (ONE_WAY, NO_GRAD):
         return lambda: form(*inputs)
     leaves = [x for x in inputs if x.requires_grad]
     if direction == BOTH:
@@ -89,9 +95,11 @@ def call_of(form: Form, direction: str, inputs: Sequence[Tensor], upstream: Tens
     return lambda: torch.autograd.grad(value, leaves, upstream, retain_graph=True)
 
 
-def inputs_of(case: Case) -> tuple[tuple[Tensor, ...], Tensor]:
-    """The inputs, and an upstream gradient of the result's shape."""
-    inputs = case.row.tensors(case.size, case.dtype, case.singular)
+def inputs_of(case: Case) -> tuple[tuple[Any, ...], Tensor | None]:
+    """The inputs, and an upstream gradient of the result's shape if it can have one."""
+    inputs = case.row.given(*case.row.tensors(case.size, case.dtype, case.singular))
+    if case.direction == NO_GRAD:
+        return inputs, None
     shape = case.row.forms["torch"](*inputs).shape
     generator = torch.Generator().manual_seed(case.size + 1)
     upstream = torch.randn(shape, generator=generator).to(case.dtype)
@@ -112,8 +120,15 @@ def bytes_moved(inputs: Sequence[Tensor], result: Tensor, direction: str) -> int
     return {ONE_WAY: forward, BACK: backward, BOTH: forward + backward}[direction]
 
 
+def bytes_of(case: Case, inputs: Sequence[Any], upstream: Tensor | None) -> int:
+    """The same for a case; of what has no gradient, one read of its tensors."""
+    if upstream is None:
+        return case.row.elements(case.size) * case.dtype.itemsize
+    return bytes_moved(inputs, upstream, case.direction)
+
+
 def prepared(
-    case: Case, names: Collection[str], inputs: Sequence[Tensor], upstream: Tensor
+    case: Case, names: Collection[str], inputs: Sequence[Any], upstream: Tensor | None
 ) -> tuple[dict[str, Call], dict[str, str]]:
     """The contenders that run, and why the others do not; compiles those to be compiled."""
     calls: dict[str, Call] = {}
@@ -136,33 +151,48 @@ def prepared(
 def measure(case: Case, names: Collection[str], effort: Effort) -> Result:
     """Times and records of these contenders."""
     inputs, upstream = inputs_of(case)
-    moved = bytes_moved(inputs, upstream, case.direction)
+    moved, mend = bytes_of(case, inputs, upstream), partial(case.row.mend, *inputs)
     with quiet(case.threads):
         calls, failed = prepared(case, names, inputs, upstream)
-        agreeing = {name: agrees(case, calls, name) for name in calls}
-        blocks = {name: Block(call, threads_of(case, name)) for name, call in calls.items()}
+        agreeing = {name: agrees(case, calls, name, mend) for name in calls}
         start = Clock.now()
-        times = interleaved({**blocks, COPY: Block(copy_of(moved), case.threads)}, effort)
-        busy = elsewhere(start, Clock.now())
-    reason = why_not_kernel(*inputs)
+        times, best = timed(case, calls, YARDSTICKS[case.yardstick](moved), effort, mend)
+        more = {"yardstick": best, "cores_busy_elsewhere": elsewhere(start, Clock.now())}
+    reason = why_no_list_kernels() if upstream is None else why_not_kernel(*inputs)
     records = [
-        record(case, times, name, moved, reason)
-        | {"agrees_with_torch": agreeing[name], "cores_busy_elsewhere": busy}
+        record(case, times, name, moved, reason) | {"agrees_with_torch": agreeing[name], **more}
         for name in calls
     ]
-    return Result(case, times, failed, records, busy)
+    return Result(case, times, failed, records, more["cores_busy_elsewhere"])
 
 
-def agrees(case: Case, calls: Mapping[str, Call], name: str) -> bool | None:
+def timed(
+    case: Case, calls: Mapping[str, Call], standards: Mapping[str, Call], effort: Effort, mend: Call
+) -> tuple[Times, str]:
+    """The times of the contenders and of the fastest yardstick, and which that is."""
+    blocks = {n: Block(call, threads_of(case, n)) for n, call in {**calls, **standards}.items()}
+    times = interleaved(blocks, effort, mend)
+    best = min(standards, key=lambda name: statistics.median(times[name]))
+    return {name: times[name] for name in calls} | {case.yardstick: times[best]}, best
+
+
+def agrees(case: Case, calls: Mapping[str, Call], name: str, mend: Call) -> bool | None:
     """Whether safeops' value is torch's wherever that is finite, so that no speed is one of wrong
-    numbers; None for the other forms, which make no such promise, and for gradients."""
+    numbers; None for the other forms, which make no such promise, and for gradients of an op."""
     if case.backward or form_name(name) != "safeops" or "torch" not in calls:
         return None
-    expected, value = calls["torch"](), calls[name]()
+    expected, value = (fresh_value(calls[form], mend) for form in ("torch", name))
     expected, value = (torch.where(expected.isfinite(), t, 0.0) for t in (expected, value))
-    tolerance = max(2e-5, 2 * torch.finfo(expected.dtype).eps)
+    tolerance = max(case.row.tolerance, 2 * torch.finfo(expected.dtype).eps)
     largest = expected.abs().max().item()
-    return torch.allclose(value, expected, rtol=tolerance, atol=tolerance * largest)
+    return torch.allclose(value.to(expected), expected, rtol=tolerance, atol=tolerance * largest)
+
+
+def fresh_value(call: Call, mend: Call) -> Tensor:
+    """That of a second call, which sees what the first has written, and nobody else."""
+    mend()
+    call()
+    return torch.as_tensor(call())
 
 
 def threads_of(case: Case, name: str) -> int:
@@ -195,5 +225,5 @@ def record(case: Case, times: Times, name: str, moved: int, reason: str | None) 
         "rounds": len(times[name]),
         "bytes": moved,
         "gb_per_s": moved / median / 1e9,
-        "share_of_copy": speed(times, name, COPY),
+        "share_of_yardstick": speed(times, name, case.yardstick),
     } | {f"speed_vs_{other.replace(' ', '_')}": speed(times, name, other) for other in REFERENCES}

@@ -24,7 +24,8 @@ LEGEND = (
     "Times: median µs a call; backward alone is that of a value computed before. The columns under "
     "safeops: how many times as fast it is as the bare torch op and as double where (the median of "
     "the ratios within a round); its GB/s, and that as a share of a copy of as many bytes between "
-    "two tensors that exist already; and the cores that other processes kept busy meanwhile."
+    "two tensors that exist already, or of the fastest read of as many bytes of one tensor; and "
+    "the cores that other processes kept busy meanwhile."
 )
 
 
@@ -84,13 +85,15 @@ def plain_table(title: str) -> Table:
 
 
 def _table(title: str, group: Sequence[Result]) -> Table:
+    yardstick = group[0].case.yardstick
     names = list(dict.fromkeys(name for r in group for name in (*r.times, *r.failed)))
-    names = [name for name in names if name != "copy"]
+    names.remove(yardstick)
     table = plain_table(title)
     for heading in ("layout", "size", "threads", *names):
         justify = "left" if heading == "layout" else "right"
         table.add_column(heading.replace(" ", "\n"), justify=justify, no_wrap=True)
-    for heading in ("safeops\nvs torch", "vs double\nwhere", "GB/s", "of copy", "busy\nelsewhere"):
+    share = f"of {yardstick}"
+    for heading in ("safeops\nvs torch", "vs double\nwhere", "GB/s", share, "busy\nelsewhere"):
         table.add_column(heading, justify="right", style="bold", no_wrap=True)
     for result in group:
         table.add_row(*_cells(result, names))
@@ -109,7 +112,7 @@ def _cells(result: Result, names: Sequence[str]) -> list[str]:
         ratio(own["speed_vs_torch"]),
         ratio(own["speed_vs_double_where"]),
         f"{own['gb_per_s']:.1f}",
-        f"{own['share_of_copy']:.0%}",
+        f"{own['share_of_yardstick']:.0%}",
         cores(result.busy),
     ]
 

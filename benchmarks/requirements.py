@@ -12,10 +12,12 @@ from typing import Any
 import torch
 
 from .elementwise import BROADCAST, SAME
+from .gradients import CLIPPED, GPT2, IN_MODULE, MANY, ONE
 from .measure import COMPILED, ONE_THREAD, SINGULAR, Case
-from .rows import BACK, BOTH, ONE_WAY
+from .rows import BACK, BOTH, NO_GRAD, ONE_WAY
 from .softmax import ACROSS, FAMILY, LARGE, LAST, MASKED, Variant
 from .suite import ROWS
+from .yardsticks import READ, YARDSTICKS
 
 K64, M1, M16 = 64 << 10, 1 << 20, 16 << 20
 F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
@@ -34,6 +36,8 @@ class Requirement:
     floor   with mean: for each of the layouts
     sizes   empty: those of the row
     shares  of singular elements
+    threads empty: all that are measured
+    seconds that a call may take; against is then what that is called, not a contender
     """
 
     ops: Sequence[str]
@@ -48,6 +52,8 @@ class Requirement:
     aim: float | None = None
     mean: bool = False
     floor: float | None = None
+    threads: Sequence[int] = ()
+    seconds: float | None = None
 
     def groups(self, threads: Sequence[int]) -> list[list[Case]]:
         """The cases, those together that differ in nothing but their layout."""
@@ -59,11 +65,18 @@ class Requirement:
                 for size in self.sizes or row.sizes
             ]
             for count in threads
+            if count in (self.threads or threads)
             if count > 1 or not self.against.startswith(ONE_THREAD)
             for op in self.ops
             for direction in self.directions
             for singular in self.shares
         ]
+
+    @property
+    def rivals(self) -> list[str]:
+        """The contenders that must run."""
+        other = [] if self.seconds or self.against in YARDSTICKS else [self.against]
+        return [self.contender, *other]
 
     @property
     def compiled(self) -> bool:
@@ -158,4 +171,40 @@ SOFTMAX: tuple[Requirement, ...] = (
     *COMPARED,
     of_rows(ALL, PLAIN, ONE_WAY, 1.7, against=ONE_THREAD + "safeops", mean=False),
 )
-REQUIREMENTS: tuple[Requirement, ...] = (*ELEMENTWISE, *SOFTMAX)
+
+
+def of_gradients(
+    op: str,
+    layouts: Sequence[str],
+    least: float | None,
+    aim: float | None = None,
+    against: str = "torch",
+    **more: Any,
+) -> Requirement:
+    return Requirement((op,), (), (NO_GRAD,), against, least, layouts=layouts, aim=aim, **more)
+
+
+CLIP, CHECK, REPORT, INSIDE = "clip_grad_norm_", "check_finite", "clip_report", "GradNormClipper"
+SETS = (GPT2, MANY)
+GRADIENTS: tuple[Requirement, ...] = (
+    of_gradients(CLIP, (GPT2,), 2.4, 2.7, threads=(1,)),
+    of_gradients(CLIP, (GPT2,), 3.3, 4.0, threads=(2,)),
+    of_gradients(CLIP, (GPT2,), 0.88, against=READ),
+    of_gradients(CLIP, (GPT2 + CLIPPED,), 1.2, 1.33, threads=(1,)),
+    of_gradients(CLIP, (GPT2 + CLIPPED,), 1.5, 1.7, threads=(2,)),
+    of_gradients(CLIP, (MANY,), 20.0, 37.0),
+    of_gradients(CLIP, (MANY,), 1.0, against="0.2 µs a tensor", seconds=1000 * 0.2e-6),
+    of_gradients(CLIP, (MANY + CLIPPED,), None),
+    *(
+        of_gradients(CLIP, (layout,), None, dtype=dtype)
+        for dtype in (BF16, F16)
+        for layout in (GPT2, GPT2 + CLIPPED)
+    ),
+    of_gradients(INSIDE, (GPT2 + CLIPPED,), 0.95, 1.0, against="never clips"),
+    of_gradients(INSIDE, (GPT2 + CLIPPED,), None),
+    of_gradients(REPORT, SETS, 10.0),
+    of_gradients(CHECK, SETS, 10.0),
+    of_gradients(CHECK, [name + IN_MODULE for name in SETS], 10.0),
+    of_gradients(CHECK, (ONE,), 10.0),
+)
+REQUIREMENTS: tuple[Requirement, ...] = (*ELEMENTWISE, *SOFTMAX, *GRADIENTS)

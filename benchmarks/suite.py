@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from . import elementwise, softmax
+from . import elementwise, gradients, softmax
 from .rows import Row
 
-ROWS: tuple[Row, ...] = (*elementwise.ROWS, *softmax.ROWS)
+ROWS: tuple[Row, ...] = (*elementwise.ROWS, *softmax.ROWS, *gradients.ROWS)
 OPS: tuple[str, ...] = tuple(dict.fromkeys(row.op for row in ROWS))

@@ -73,13 +73,14 @@ def turns(names: Sequence[str], number: int) -> list[str]:
     return order[::-1] if number % 2 else order
 
 
-def interleaved(blocks: Mapping[str, Block], effort: Effort) -> Times:
-    """For each contender, its seconds a call in every round."""
+def interleaved(blocks: Mapping[str, Block], effort: Effort, mend: Call) -> Times:
+    """For each contender, its seconds a call in every round; mend() comes before each round."""
     times: dict[str, list[float]] = {name: [] for name in blocks}
     end = time.perf_counter() + effort.seconds
     for number in range(effort.most):
         if number >= effort.least and time.perf_counter() > end:
             break
+        mend()
         for name in turns(list(blocks), number):
             times[name].append(blocks[name]())
     return times
@@ -105,13 +106,6 @@ def settle_allocator() -> None:
     """glibc keeps freed memory up to the largest block that it has seen freed, so without this
     the first cases would pay page faults that the later ones do not."""
     torch.empty(MALLOC_LARGEST - (64 << 10), dtype=torch.uint8)
-
-
-def copy_of(moved: int) -> Call:
-    """A copy that reads and writes this many bytes in all, the yardstick of bandwidth."""
-    source = torch.ones(max(1, moved // 8), dtype=torch.float32)
-    target = torch.ones_like(source)
-    return lambda: target.copy_(source)
 
 
 def speed(times: Times, name: str, against: str) -> float | None:

@@ -1,5 +1,6 @@
-// Lists of Python tensors for the multi-tensor kernels. Not through the dispatcher: its list costs
-// more for a small tensor than the read. DLPack's exchange table gives the same facts for a tenth.
+// Lists of Python tensors for the multi-tensor kernels. Not through the dispatcher: DLPack's
+// exchange table tells where a tensor lies without boxing a list of them, and a thousand small
+// gradients take no longer to find than to read.
 
 #include "tensors.h"
 
@@ -28,30 +29,29 @@ struct Torch {
   py::object tensor, parameter;
   DLPackDLTensorFromPyObjectNoSync look;
 
-  static const Torch& get() {
-    static const Torch* const torch = new Torch;  // never freed: Python may be gone by then
-    return *torch;
-  }
-
   bool is_plain(PyObject* object) const {
     const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
     return type == tensor.ptr() || type == parameter.ptr();
   }
-
- private:
-  Torch() {
-    tensor = py::module_::import("torch").attr("Tensor");
-    parameter = py::module_::import("torch.nn").attr("Parameter");
-    const py::capsule capsule = tensor.attr("__dlpack_c_exchange_api__");
-    const auto* api =
-        static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule.ptr(), capsule.name()));
-    if (api == nullptr) throw py::error_already_set();
-    if (api->header.version.major != DLPACK_MAJOR_VERSION) {
-      throw std::runtime_error("safeops: this torch speaks another version of DLPack");
-    }
-    look = api->dltensor_from_py_object_no_sync;
-  }
 };
+
+const Torch* torch = nullptr;  // never freed: Python may be gone by then
+
+// Whether this torch has the table, in the version of DLPack that the kernels know.
+bool load_torch() {
+  const py::object tensor = py::module_::import("torch").attr("Tensor");
+  const py::object table = py::getattr(tensor, "__dlpack_c_exchange_api__", py::none());
+  if (!py::isinstance<py::capsule>(table)) return false;
+  const char* name = PyCapsule_GetName(table.ptr());
+  const auto* api = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(table.ptr(), name));
+  if (api->header.version.major != DLPACK_MAJOR_VERSION) return false;
+  torch = new Torch{tensor, py::module_::import("torch.nn").attr("Parameter"),
+                    api->dltensor_from_py_object_no_sync};
+  return true;
+}
+
+constexpr const char* kNames[] = {"float64", "float32", "float16", "bfloat16"};  // by Dtype
+constexpr int64_t kFew = 1 << 12;  // elements that are read before the lock would be given back
 
 // A set of pointers, since the same gradient may come twice.
 class Seen {
@@ -109,11 +109,10 @@ bool is_dense(const DLTensor& t) {
 }
 
 // Whether the kernels can take this object, and where it lies.
-bool to_span(PyObject* object, Span* span) {
-  const Torch& torch = Torch::get();
-  DLTensor t;
-  if (!torch.is_plain(object)) return false;
-  if (torch.look(object, &t) != 0) {
+bool to_span(PyObject* object, Span* span, DLTensor* seen) {
+  DLTensor& t = *seen;
+  if (!torch->is_plain(object)) return false;
+  if (torch->look(object, &t) != 0) {
     PyErr_Clear();
     return false;
   }
@@ -135,6 +134,10 @@ class Readings {
  public:
   Readings(std::vector<Span> spans, int power)
       : spans_(std::move(spans)), chunks_(safeops::read(spans_, power)), power_(power) {}
+
+  // Of a single tensor.
+  std::vector<int64_t> shape;
+  const char* dtype() const { return kNames[spans_.front().dtype]; }
 
   py::tuple total() const { return as_tuple(all_of(spans_, chunks_, power_)); }
 
@@ -211,7 +214,8 @@ class Tensors {
 
   void add(size_t place, py::object object) {
     Span span;
-    if (!to_span(object.ptr(), &span)) {
+    DLTensor seen;
+    if (!to_span(object.ptr(), &span, &seen)) {
       others.append(py::make_tuple(place, object));
       return;
     }
@@ -229,16 +233,23 @@ class Tensors {
 // For one tensor without a list of it.
 std::optional<Readings> read_one(const py::object& tensor) {
   Span span;
-  if (!to_span(tensor.ptr(), &span)) return std::nullopt;
-  const py::gil_scoped_release release;
-  return Readings({span}, 2);
+  DLTensor t;
+  if (!to_span(tensor.ptr(), &span, &t)) return std::nullopt;
+  std::optional<py::gil_scoped_release> release;
+  if (span.n > kFew) release.emplace();
+  Readings readings({span}, 2);
+  readings.shape.assign(t.shape, t.shape + t.ndim);
+  return readings;
 }
 
 }  // namespace
 
 void define_tensors(py::module_& m) {
+  m.attr("sees_tensors") = load_torch();
   py::class_<Readings>(m, "Readings")
       .def("total", &Readings::total, "What was read, all tensors as one.")
+      .def_readonly("shape", &Readings::shape, "Of a single tensor.")
+      .def_property_readonly("dtype", &Readings::dtype, "The name of a single tensor's.")
       .def_property_readonly("bad", &Readings::bad, "Whether an element is NaN or infinite.")
       .def("rows", &Readings::rows, "What was read of each tensor.");
   m.def("read_one", &read_one, "One read of a tensor, or None if there is no kernel for it.");

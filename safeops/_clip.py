@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ from ._gradients import (
     NonFiniteGradientError,
     NonFiniteGradientWarning,
     check_tensors,
+    user_level,
 )
 from ._reports import ClipReport, counts_of
 from ._statistics import scaled
@@ -70,7 +70,7 @@ def clip(
     message = complaint(gradients, report, policy) if bad else ""
     apply(gradients, outcome)
     if message:
-        warnings.warn(message, NonFiniteGradientWarning, stacklevel=4)
+        warnings.warn(message, NonFiniteGradientWarning, stacklevel=user_level())
     return outcome, report
 
 
@@ -83,7 +83,7 @@ def clip_value(gradients: Gradients, value: float, policy: str) -> None:
     if outcome.verdict in ("ok", "dropped") and gradients.total.largest > value:
         gradients.clip(value)
     if message:
-        warnings.warn(message, NonFiniteGradientWarning, stacklevel=3)
+        warnings.warn(message, NonFiniteGradientWarning, stacklevel=user_level())
 
 
 def check_real(gradients: Gradients) -> None:
@@ -118,27 +118,38 @@ def complaint(gradients: Gradients, report: ClipReport | None, policy: str) -> s
     """What a warning says, nothing under "keep"; under "raise" the error itself."""
     if policy == "keep" or report is None:
         return ""
-    where = listing(report, first_bad(gradients) if policy == "raise" else {})
+    where = listing(report, first_bad(gradients) if policy == "raise" else None)
     message = f"gradients are not finite: {where}"
     if policy == "raise":
         raise NonFiniteGradientError(f"{message}. Nothing has been changed", report)
     return f"{message}. {REMEDY[policy]}"
 
 
-def listing(report: ClipReport, at: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The bad gradients with their counts, the first few of them."""
-    bad = [f"{row.name} ({counts_of(row)}{at.get(row.name, '')})" for row in report.bad]
+def listing(report: ClipReport, at: Sequence[str] | None = None) -> str:
+    """The bad gradients with their counts, and what `at` says of each row; the first few."""
+    rows = zip(report, at or [""] * len(report), strict=True)
+    bad = [f"{row.name} ({counts_of(row)}{where})" for row, where in rows if row.bad]
     more = [f"and {len(bad) - NAMED} more"] if len(bad) > NAMED else []
     return ", ".join([*bad[:NAMED], *more]) or "on another rank; those of this rank are finite"
 
 
-def first_bad(gradients: Gradients) -> dict[str, str]:
+def first_bad(gradients: Gradients) -> list[str]:
     """Where the first bad element of each gradient is; another read."""
-    names = gradients.names()
-    firsts = ((i, first_index(t)) for i, t in gradients.lots.tensors().items())
-    return {names[i]: f", first at {index}" for i, index in firsts if index is not None}
+    wholes = gradients.lots.wholes()
+    indices = ((wholes[i], first_index(t)) for i, t in gradients.lots.tensors().items())
+    return [
+        f", first at {in_whole(whole, index)}" if index is not None else ""
+        for whole, index in indices
+    ]
 
 
 def first_index(tensor: Tensor) -> list[int] | None:
     found = (~tensor.detach().isfinite()).nonzero()
     return found[0].tolist() if len(found) else None
+
+
+def in_whole(whole: Tensor, index: list[int]) -> list[int]:
+    """An index into the values of a sparse gradient as one into the gradient."""
+    if whole.layout is not torch.sparse_coo:
+        return index
+    return [*whole.indices()[:, index[0]].tolist(), *index[1:]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,8 +67,16 @@ def _items(given: Any, kind: str) -> list[Any]:
         )
     items = list(given.items() if isinstance(given, Mapping) else given)
     if isinstance(given, types.GeneratorType) and not items:
-        warnings.warn(f"`{kind}` is an empty generator, nothing will be done", stacklevel=5)
+        warnings.warn(f"`{kind}` is an empty generator", stacklevel=user_level())
     return items
+
+
+def user_level() -> int:
+    """The stacklevel of the user's line for a warning: the first beyond safeops and torch."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("safeops", "torch"):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _split(pairs: list[Any], kind: str) -> tuple[list[str], list[Any]]:
@@ -127,7 +136,6 @@ class Gradients:
     def __init__(self, parameters: Listed, p: float = 2.0, group: Any = None):
         self.parameters, self.names = parameters
         self.lots = self._read(p)
-        self._check_missing(self.lots.missing)
         self.total = self._over_ranks(group)
 
     def _read(self, p: float) -> Lots:
@@ -137,9 +145,9 @@ class Gradients:
             check_tensors(self.parameters)
             raise
 
-    def _check_missing(self, missing: list[int]) -> None:
+    def check_missing(self) -> None:
         """A frozen parameter has no gradient and is passed over; other tensors are a mistake."""
-        fixed = [place for place in missing if not self.parameters[place].requires_grad]
+        fixed = [i for i in self.lots.missing if not self.parameters[i].requires_grad]
         for place in fixed:
             if not isinstance(self.parameters[place], nn.Parameter):
                 raise ValueError(
@@ -153,25 +161,35 @@ class Gradients:
 
     def _over_ranks(self, group: Any) -> Row:
         lots = self.lots
+        total = lots.total()
         if lots.parts or lots.missing:
-            total = joined([self._of_mesh(None), *map(self._of_mesh, self._meshes())], lots.p)
-        else:
-            total = lots.total()
+            rows = [self._of_mesh(None), Row(bad=total.bad)]
+            for mesh in self._meshes():
+                rows.append(self._over_mesh(mesh, joined(rows, lots.p), group))
+            total = joined(rows, lots.p)
         if group is None:
             return total
         return _ranks.joined_over_group(total, group, lots.p, self.device)
 
+    def _over_mesh(self, mesh: Any, known: Row, group: Any) -> Row:
+        """Of all ranks of the mesh, which a group counts once; all hear of what is bad so far."""
+        local = joined([self._of_mesh(mesh), Row(bad=known.bad)], self.lots.p)
+        total = _ranks.joined_over_mesh(local, mesh, self.lots.p)
+        counted = group is None or _ranks.is_first(mesh, group)
+        return total if counted else Row(bad=total.bad)
+
     def _meshes(self) -> list[Any]:
-        """In the order of the parameters, which is the same on all ranks."""
-        places = sorted([*self.lots.missing, *(part.place for part in self.lots.parts)])
-        sharded = filter(_ranks.is_sharded, (self.parameters[place] for place in places))
-        return list(dict.fromkeys(parameter.device_mesh for parameter in sharded))
+        """Of gradients, or of parameters that have none; in the order that all ranks share."""
+        meshes = {part.place: part.mesh for part in self.lots.parts}
+        for place in self.lots.missing:
+            if _ranks.is_sharded(self.parameters[place]):
+                meshes[place] = self.parameters[place].device_mesh
+        return list(dict.fromkeys(meshes[place] for place in sorted(meshes) if meshes[place]))
 
     def _of_mesh(self, mesh: Any) -> Row:
+        """What this rank holds of it."""
         totals = [(lot, lot.total(self.lots.p)) for lot in self.lots.lots if lot.mesh == mesh]
-        rows = [row if lot.counted else Row(bad=row.bad) for lot, row in totals]
-        total = joined(rows, self.lots.p)
-        return total if mesh is None else _ranks.joined_over_mesh(total, mesh, self.lots.p)
+        return joined([t if lot.counted else Row(bad=t.bad) for lot, t in totals], self.lots.p)
 
     @property
     def bad(self) -> bool:
@@ -188,11 +206,13 @@ class Gradients:
         norm, exponent = self.total.norm, self.total.exponent
         if norm == 0.0 or scaled(norm * by, exponent) <= max_norm:
             return by, 0
-        return max_norm / norm, -exponent
+        limit, shift = math.frexp(max_norm)
+        return limit / norm, shift - exponent
 
     def scale(self, value: float, shift: float = 0) -> None:
         """Multiply by value * 2**shift in place; what is not finite becomes 0."""
-        self.lots.write(lambda batch: batch.scale(value, int(shift)))
+        value, more = math.frexp(value)
+        self.lots.write(lambda batch: batch.scale(value, int(shift) + more))
         self._assign()
 
     def clip(self, value: float) -> None:
@@ -213,7 +233,8 @@ class Gradients:
         """by times the norm of all or of the finite elements; a finite one ends at the dtype's
         range."""
         dtype = torch.float64 if self.lots.any_double() else torch.float32
-        value = by * (self.total.finite_norm if finite else self.total.total_norm)
+        value = self.total.total_norm
         if finite or not self.bad:
+            value = scaled(self.total.norm * by, self.total.exponent)
             value = min(value, torch.finfo(dtype).max)
         return torch.tensor(value, dtype=dtype, device=self.device)

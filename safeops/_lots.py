@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -43,6 +44,7 @@ def part_of(place: int, whole: Any) -> Part:
 
 Label = tuple[int, str, Sequence[int], torch.dtype]  # place, name, shape, dtype
 Found = tuple[Any, Sequence[Label]]  # what was read, without the tensors, which may change
+ONE: Sequence[Label] = ()  # the label of a tensor that was read alone is with its readings
 
 
 class Lot(NamedTuple):
@@ -125,10 +127,15 @@ class Lots:
 
     def tensors(self) -> dict[int, Tensor]:
         """What is read and written, by place."""
-        found: dict[int, Tensor] = {}
-        for lot in self.lots:
-            found.update(zip(lot.places, lot.batch.tensors, strict=True))
-        return dict(sorted(found.items()))
+        return self._by_place(lambda lot: lot.batch.tensors)
+
+    def wholes(self) -> dict[int, Tensor]:
+        """The tensors themselves, by place."""
+        return self._by_place(lambda lot: lot.wholes)
+
+    def _by_place(self, of: Callable[[Lot], list[Tensor]]) -> dict[int, Tensor]:
+        pairs = [zip(lot.places, of(lot), strict=True) for lot in self.lots]
+        return dict(sorted(itertools.chain(*pairs), key=lambda pair: pair[0]))
 
     @property
     def device(self) -> torch.device:

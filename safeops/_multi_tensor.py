@@ -22,7 +22,6 @@ from ._statistics import Row, joined
 KERNEL_NORMS = (2.0, 1.0, math.inf, 0.0)  # read by the kernels, or derived from what they read
 _QUICK_NORMS = (2.0, 1.0, math.inf)
 _SAFE = (1e-140, 1e140)  # norms of which no square leaves the range of a double
-_has_exchange = hasattr(Tensor, "__dlpack_c_exchange_api__")
 
 
 def gather(objects: list[Any], attribute: str | None = None, p: float = 2.0) -> Any:
@@ -35,7 +34,8 @@ def gather(objects: list[Any], attribute: str | None = None, p: float = 2.0) -> 
 
 def _kernels() -> Any:
     """They look at memory, so that no transform or tracer is in their way."""
-    return _extension.module if _extension.reason is None and _has_exchange else None
+    module = _extension.module if _extension.reason is None else None
+    return module if module is not None and module.sees_tensors else None
 
 
 def read_one(tensor: Any) -> Any:
@@ -213,13 +213,14 @@ def _largest(size: Tensor) -> Tensor:
 
 
 def _norm(size: Tensor, p: float) -> tuple[Tensor, Tensor]:
-    """The p-norm of magnitudes as norm * 2**exponent, by way of the one that matters most."""
-    if not size.numel():
-        return size.new_zeros(()), size.new_zeros(())
-    unit = size.amax() if p > 0 else size.amin()
-    exponent = torch.frexp(unit).exponent if p else torch.zeros_like(unit)
+    """The p-norm of magnitudes as norm * 2**exponent, in units of the one that matters most."""
+    if not size.numel() or p == 0:
+        norm, exponent = torch.frexp(size.count_nonzero().to(size.dtype))
+        return norm, exponent
+    unit, exponent = torch.frexp(size.amax() if p > 0 else size.amin())
+    unit = torch.where(unit == 0, 1.0, unit)
     half = torch.div(exponent, 2, rounding_mode="floor")
     by = torch.exp2(-half.to(size.dtype)), torch.exp2((half - exponent).to(size.dtype))
-    norm = torch.linalg.vector_norm(size * by[0] * by[1], p)
+    norm = torch.linalg.vector_norm(size * by[0] * by[1] / unit, p) * unit
     norm, shift = torch.frexp(norm.clamp(max=torch.finfo(size.dtype).max))
     return norm, exponent + shift

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from safeops._statistics import Row, joined
+from ._statistics import Row, joined
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -56,6 +56,12 @@ def is_counted(gradient: DTensor) -> bool:
     places = gradient.device_mesh.get_coordinate() or ()
     pairs = zip(gradient.placements, places, strict=False)  # a rank outside the mesh has no places
     return not any(placement.is_replicate() and place for placement, place in pairs)
+
+
+def is_first(mesh: Any, group: Any) -> bool:
+    """Of the ranks of a group that share a mesh, and so its total, the first one counts it."""
+    shared = set(mesh.mesh.flatten().tolist()) & set(dist.get_process_group_ranks(group))
+    return dist.get_rank() == min(shared)
 
 
 def joined_over_mesh(row: Row, mesh: Any, p: float) -> Row:

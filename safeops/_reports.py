@@ -56,7 +56,7 @@ class FiniteReport:
         pairs: list[tuple[Label, Row]] = []
         for readings, labels in self._found:
             rows = (row_of(row, self._p) for row in readings.rows())
-            pairs += zip(labels, rows, strict=True)
+            pairs += zip(labels or [_label(readings)], rows, strict=True)
         pairs.sort(key=lambda pair: pair[0][0])
         return [stats(name, shape, dtype, row) for (_, name, shape, dtype), row in pairs]
 
@@ -80,7 +80,10 @@ class FiniteReport:
         return [] if self.finite else [row for row in self if row.bad]
 
     def __bool__(self) -> bool:
-        return self.finite
+        for found in self._found:  # noqa: SIM110 - in a check of a small tensor every call shows
+            if found[0].bad:
+                return False
+        return True
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -148,6 +151,9 @@ class ClipReport(FiniteReport):
         """Of all ranks."""
         return not self._total.bad
 
+    def __bool__(self) -> bool:
+        return self.finite
+
     @property
     def clipped(self) -> bool:
         return self.factor != 1.0
@@ -160,6 +166,11 @@ class ClipReport(FiniteReport):
     def _summary(self) -> str:
         norm = f"{self.verdict}, norm {self.total_norm.item():.6g}, factor {self.factor:.6g}"
         return f"{norm}; {super()._summary()}"
+
+
+def _label(readings: Any) -> Label:
+    """Of a tensor that was read alone."""
+    return 0, "tensors[0]", readings.shape, getattr(torch, readings.dtype)
 
 
 def counts_of(row: TensorStats) -> str:

@@ -29,10 +29,11 @@ class Row(NamedTuple):
 
     @property
     def total_norm(self) -> float:
-        """The norm of all elements, NaN and infinities included."""
-        if self.nan:
-            return math.nan
-        return math.inf if self.bad else self.finite_norm
+        """The norm of all elements, NaN and infinities included; NaN where it is only known that
+        some are."""
+        if self.bad:
+            return math.nan if self.nan or not self.posinf + self.neginf else math.inf
+        return self.finite_norm
 
 
 def scaled(value: float, exponent: float) -> float:

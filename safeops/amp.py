@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from . import _clip, _gradients
 from ._gradients import Gradients, NonFiniteGradientError
 from ._reports import ClipReport, FiniteReport
 from .gradients import check_finite
-from .optim import FOLDED, parameters_of
+from .optim import as_grad_scale, grad_scale_of, parameters_of, refuse_closure
 
 __all__ = ["GradScaler"]
 
@@ -33,7 +34,7 @@ class GradScaler(torch.amp.GradScaler):
 
     Args:
         device, init_scale, growth_factor, backoff_factor, growth_interval, enabled: as in torch.
-            With enabled=False the gradients are still clipped to max_norm, and bad steps skipped.
+            With enabled=False and a max_norm the step still clips, and skips what is bad.
         max_norm: the largest norm of the unscaled gradients of an optimizer; None clips nothing.
         norm_type, process_group: as in clip_grad_norm_.
         min_scale: the floor of the scale.
@@ -81,13 +82,13 @@ class GradScaler(torch.amp.GradScaler):
     def scale(self, outputs: Any) -> Any:
         """outputs · scale, as torch does; and a note on whether they were finite before."""
         if self._enabled:
-            several = outputs if isinstance(outputs, (list, tuple)) else [outputs]
-            self._losses += [check_finite(each) for each in several if isinstance(each, Tensor)]
+            self._losses += [check_finite(tensor) for tensor in _tensors(outputs)]
         return super().scale(outputs)
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """The optimizer's step on unscaled and clipped gradients; none if they are bad."""
         if not self._enabled and self.max_norm < math.inf:
+            refuse_closure(args, kwargs)
             outcome, _ = _clip.clip(self._read(optimizer), self.max_norm, "skip")
             self.total_norm = outcome.total_norm
         return super().step(optimizer, *args, **kwargs)
@@ -154,19 +155,33 @@ class GradScaler(torch.amp.GradScaler):
     def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """torch's hook for the step of a fused one, which divides by scale · grad_scale."""
         scale, _ = self._check_scale_growth_tracker("step")
-        gradients, by = self._read(optimizer), 1 / scale.item()
+        gradients, by = self._read(optimizer), 1 / (scale.item() * grad_scale_of(optimizer))
         outcome = self._decide(gradients, by)
         if outcome.verdict == "clipped":
-            self._fold(optimizer, gradients, outcome.factor / by)
+            self._fold(optimizer, gradients, outcome, by)
         found: dict[Any, Any] = {scale.device: torch.zeros_like(scale).fill_(gradients.bad)}
         self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = found
         return found
 
-    def _fold(self, optimizer: Any, gradients: Gradients, factor: float) -> None:
-        if FOLDED[0] < factor < FOLDED[1]:
-            optimizer.grad_scale = getattr(optimizer, "grad_scale", 1.0) / factor
+    def _fold(
+        self, optimizer: Any, gradients: Gradients, outcome: _clip.Outcome, by: float
+    ) -> None:
+        divisor = as_grad_scale(gradients, outcome.parts)
+        if divisor is None:
+            gradients.scale(outcome.parts[0] / by, outcome.parts[1])
         else:
-            gradients.scale(factor)
+            optimizer.grad_scale = divisor / self.get_scale()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_losses": [], "_bad": None}
+
+
+def _tensors(outputs: Any) -> Iterator[Tensor]:
+    if isinstance(outputs, Tensor):
+        yield outputs
+    elif isinstance(outputs, (list, tuple)):
+        for each in outputs:
+            yield from _tensors(each)
 
 
 def _check_no_float16(gradients: Gradients) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from . import _clip, _gradients
 from ._gradients import Gradients, NonFiniteGradientError, NonFiniteGradientWarning
-from ._lots import Lots
+from ._lots import ONE, Lots
 from ._multi_tensor import clip_in_place, read_one
 from ._reports import ClipReport, FiniteReport, TensorStats
 from .ops.finite_clip import constants
@@ -101,6 +101,7 @@ def _clipped(
 ) -> tuple[_clip.Outcome, ClipReport | None]:
     limit, order = _gradients.limit("max_norm", max_norm), _gradients.order(norm_type)
     gradients = Gradients(_gradients.listed(parameters, names), order, group)
+    gradients.check_missing()
     return _clip.clip(gradients, limit, policy, detailed)
 
 
@@ -166,6 +167,7 @@ def clip_grad_value_(
     """
     value, policy = _gradients.limit("clip_value", clip_value), _gradients.policy(nonfinite)
     gradients = Gradients(_gradients.listed(parameters, names), math.inf)
+    gradients.check_missing()
     _clip.check_real(gradients)
     _clip.clip_value(gradients, value, policy)
 
@@ -225,10 +227,8 @@ def check_finite(
     >>> bool(report), report.bad[0].name, report.bad[0].nan
     (False, 'loss', 1)
     """
-    readings = read_one(tensors) if names is None else None
-    if readings is not None:
-        one: Any = tensors
-        return FiniteReport(((readings, ((0, "tensors[0]", one.shape, one.dtype),)),))
+    if names is None and (readings := read_one(tensors)) is not None:
+        return FiniteReport(((readings, ONE),))
     if isinstance(tensors, nn.Module):
         tensors = _of_module(tensors, grads)
     given = _gradients.listed(tensors, names, "tensors")
@@ -239,11 +239,9 @@ def check_finite(
 
 
 def _of_module(module: nn.Module, grads: bool) -> list[tuple[str, Tensor]]:
-    found = [*module.named_parameters(), *module.named_buffers()]
+    parameters = list(module.named_parameters())
+    found = [*parameters, *module.named_buffers()]
     if grads:
-        found += [
-            (f"{name}.grad", parameter.grad)
-            for name, parameter in module.named_parameters()
-            if parameter.grad is not None
-        ]
+        pairs = ((f"{name}.grad", parameter.grad) for name, parameter in parameters)
+        found += [(name, grad) for name, grad in pairs if grad is not None]
     return found

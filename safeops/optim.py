@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import weakref
 from typing import Any
 
 import torch
@@ -9,8 +11,10 @@ from torch import Tensor
 
 from . import _clip, _gradients
 from ._gradients import Gradients, Listed
+from ._statistics import scaled
 
-FOLDED = (1e-30, 1e30)  # factors that a float32 grad_scale can hold
+_FOLDED = (1e-37, 1e37)  # what a float32 grad_scale can hold
+_CLIPPED: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # those with a clipper
 
 
 class GradNormClipper:
@@ -31,8 +35,8 @@ class GradNormClipper:
         skipped: how many steps were skipped.
 
     Raises:
-        TypeError: what is no optimizer. RuntimeError at a step with a closure, whose gradients
-            do not exist when the step begins.
+        TypeError: what is no optimizer. RuntimeError: an optimizer that has a clipper already; at
+            a step with a closure, whose gradients do not exist when the step begins.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2))
     >>> optimizer = torch.optim.SGD([weight], lr=1.0, fused=True)
@@ -59,60 +63,68 @@ class GradNormClipper:
     ):
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"expected a torch optimizer, got {type(optimizer).__name__}")
+        if optimizer in _CLIPPED:
+            raise RuntimeError("the optimizer has a GradNormClipper: call its remove() first")
         self.max_norm = _gradients.limit("max_norm", max_norm)
         self.norm_type = _gradients.order(norm_type)
         self.nonfinite = _gradients.policy(nonfinite)
         self.process_group = process_group
+        self._optimizer = optimizer
         self._saved: dict[str, Any] | None = None  # the optimizer's own while ours is in its place
         self._handles = (
             optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
+            optimizer.register_step_post_hook(self._restore),
         )
+        _CLIPPED.add(optimizer)
 
     def remove(self) -> None:
         """The optimizer is as it was before."""
         for handle in self._handles:
             handle.remove()
+        _CLIPPED.discard(self._optimizer)
+        self._restore()
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if any(value is not None for value in (*args[1:2], kwargs.get("closure"))):
-            raise RuntimeError(
-                "expected step() without a closure: its gradients do not exist yet when the step "
-                "begins. Call safeops.clip_grad_norm_ at the end of the closure instead"
-            )
-        self._after(optimizer)  # a step that raised has left ours in its place
+        refuse_closure(args[1:], kwargs)
+        self._restore()  # after a step that raised
         gradients = Gradients(parameters_of(optimizer), self.norm_type, self.process_group)
-        if supports_scale(optimizer):
-            outcome = self._fold(optimizer, gradients)
-        else:
-            outcome, _ = _clip.clip(gradients, self.max_norm, self.nonfinite)
-        self.verdict, self.factor = outcome.verdict, outcome.factor
-        self.total_norm = outcome.total_norm
+        fused = supports_scale(optimizer)
+        by = 1 / grad_scale_of(optimizer) if fused else 1.0
+        outcome = _clip.decide(gradients, self.max_norm, self.nonfinite, by)
+        self._note(outcome, by)
+        if not (fused and outcome.verdict == "clipped" and self._fold(gradients, outcome)):
+            self._write(gradients, by, fused)
+
+    def _note(self, outcome: _clip.Outcome, by: float) -> None:
+        self.verdict, self.total_norm = outcome.verdict, outcome.total_norm
+        self.factor = 1.0 if outcome.verdict in ("skipped", "kept") else outcome.factor / by
         self.skipped += outcome.verdict == "skipped"
 
-    def _fold(self, optimizer: Any, gradients: Gradients) -> _clip.Outcome:
-        """The factor goes where the fused step divides by it, unless something must be written."""
-        scale = getattr(optimizer, "grad_scale", None)
-        by = 1.0 if scale is None else 1 / float(scale)
-        outcome = _clip.decide(gradients, self.max_norm, self.nonfinite, by)
-        if outcome.verdict == "clipped" and FOLDED[0] < outcome.factor < FOLDED[1]:
-            device = gradients.device if scale is None else scale.device
-            self._put(optimizer, torch.tensor(1 / outcome.factor, device=device))
-            return outcome
-        _clip.clip(gradients, self.max_norm, self.nonfinite, by=by)
-        if outcome.verdict in _clip.WRITTEN:
-            self._put(optimizer, None)
-        return outcome
+    def _fold(self, gradients: Gradients, outcome: _clip.Outcome) -> bool:
+        divisor = as_grad_scale(gradients, outcome.parts)
+        if divisor is None:
+            return False
+        self._put(torch.tensor(divisor, dtype=torch.float32, device=gradients.device))
+        return True
 
-    def _put(self, optimizer: Any, scale: Tensor | None) -> None:
-        self._saved = {key: value for key, value in vars(optimizer).items() if key == "grad_scale"}
-        optimizer.grad_scale = scale
+    def _write(self, gradients: Gradients, by: float, fused: bool) -> None:
+        """What is not folded. A step that a scaler has found bad must not meet new numbers."""
+        outcome, _ = _clip.clip(gradients, self.max_norm, self.nonfinite, by=by)
+        if fused and outcome.verdict in _clip.WRITTEN:
+            self._put(None)
+            if getattr(self._optimizer, "found_inf", None):
+                gradients.release()
 
-    def _after(self, optimizer: Any, *_: Any) -> None:
+    def _put(self, scale: Tensor | None) -> None:
+        own = vars(self._optimizer)
+        self._saved = {key: value for key, value in own.items() if key == "grad_scale"}
+        own["grad_scale"] = scale
+
+    def _restore(self, *_: Any) -> None:
         """The optimizer's own grad_scale is back, or none."""
         if self._saved is not None:
-            del optimizer.grad_scale
-            vars(optimizer).update(self._saved)
+            del vars(self._optimizer)["grad_scale"]
+            vars(self._optimizer).update(self._saved)
             self._saved = None
 
 
@@ -131,6 +143,29 @@ def _names(index: int, group: dict[str, Any]) -> list[str]:
     return [f"param_groups[{index}][{i}]" for i in range(len(group["params"]))]
 
 
+def refuse_closure(args: Any, kwargs: Any) -> None:
+    if any(value is not None for value in (*args[:1], kwargs.get("closure"))):
+        raise RuntimeError(
+            "expected step() without a closure: its gradients do not exist yet when the step "
+            "begins. Call safeops.clip_grad_norm_ at the end of the closure instead"
+        )
+
+
 def supports_scale(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its step divides by grad_scale, as torch's fused ones do."""
-    return getattr(optimizer, "_step_supports_amp_scaling", False)
+    """Whether its step divides by grad_scale, as torch's fused ones do; a checkpoint may have
+    brought groups that are not."""
+    fused = all(group.get("fused", True) for group in optimizer.param_groups)
+    return fused and getattr(optimizer, "_step_supports_amp_scaling", False)
+
+
+def grad_scale_of(optimizer: torch.optim.Optimizer) -> float:
+    scale = getattr(optimizer, "grad_scale", None)
+    return 1.0 if scale is None else float(scale)
+
+
+def as_grad_scale(gradients: Gradients, parts: tuple[float, float]) -> float | None:
+    """1 / factor, for a fused step; None where float32, which it takes, does not do."""
+    value, shift = parts
+    divisor = scaled(1 / value, -shift) if value else math.inf
+    fits = _FOLDED[0] < divisor < _FOLDED[1] and not gradients.lots.any_double()
+    return divisor if fits else None

@@ -12,7 +12,7 @@ import torch
 
 from benchmarks import __main__ as cli
 from benchmarks import check, machine, measure, report, requirements, softmax
-from benchmarks.rows import BACK, BOTH, ONE_WAY, SIZES
+from benchmarks.rows import BACK, BOTH, NO_GRAD, ONE_WAY, SIZES
 from benchmarks.suite import OPS, ROWS
 
 FAMILY = tuple(softmax.FAMILY)
@@ -52,7 +52,7 @@ def assert_whole(records):
     for record in records:
         assert 0 < record["p20_us"] <= record["median_us"] <= record["p80_us"]
         assert record["bytes"] > 0
-        assert all(math.isfinite(record[name]) for name in ("gb_per_s", "share_of_copy"))
+        assert all(math.isfinite(record[name]) for name in ("gb_per_s", "share_of_yardstick"))
         if record["contender"] == "torch":
             assert record["speed_vs_torch"] == 1.0
 
@@ -73,7 +73,7 @@ def test_check_exits_with_1_on_a_miss_and_0_without(monkeypatch, capsys, tmp_pat
 def test_every_requirement_finds_its_cases_and_contenders():
     _, needed = check.plan(OPS, (1, 2), compiled=True)
     for need in requirements.REQUIREMENTS:
-        groups = need.groups((2,))
+        groups = need.groups((1, 2))
         assert groups
         assert all({c.layout for c in group} for group in groups)
         assert all(len(group) >= len(need.layouts) for group in groups)
@@ -92,7 +92,8 @@ def test_the_check_of_some_ops_and_threads():
 def measured(where, own, torch_):
     """A result as if safeops had taken so long beside torch."""
     times = {"safeops": [own] * 3, "torch": [torch_] * 3, measure.COPY: [1.0] * 3}
-    records = [measure.record(where, times, "safeops", 8, None) | {"agrees_with_torch": True}]
+    record = measure.record(where, times, "safeops", 8, None)
+    records = [record | {"agrees_with_torch": True, "yardstick": "copy"}]
     return measure.Result(where, times, {}, records, 0.1)
 
 
@@ -168,7 +169,7 @@ def test_sizes(text, value):
 
 
 def test_defaults():
-    cases = cli.cases(cli.options([]))
+    cases = [c for c in cli.cases(cli.options([])) if c.direction != NO_GRAD]
     elements, rows = ([c for c in cases if (c.row.op in FAMILY) == kind] for kind in (False, True))
     assert {c.size for c in elements} == set(SIZES)
     assert {c.layout for c in rows} >= {"[4096,64]", "[128000,8] dim 0", "[8,8,256,256] causal"}
