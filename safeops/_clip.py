@@ -17,6 +17,7 @@ from ._gradients import (
     check_tensors,
     user_level,
 )
+from ._ranks import is_sharded
 from ._reports import ClipReport, counts_of
 from ._statistics import scaled
 
@@ -137,10 +138,12 @@ def first_bad(gradients: Gradients) -> list[str]:
     """Where the first bad element of each gradient is; another read."""
     wholes = gradients.lots.wholes()
     indices = ((wholes[i], first_index(t)) for i, t in gradients.lots.tensors().items())
-    return [
-        f", first at {in_whole(whole, index)}" if index is not None else ""
-        for whole, index in indices
-    ]
+    return ["" if index is None else first_at(whole, index) for whole, index in indices]
+
+
+def first_at(whole: Tensor, index: list[int]) -> str:
+    part = " of this rank's part" if is_sharded(whole) else ""
+    return f", first at {in_whole(whole, index)}{part}"
 
 
 def first_index(tensor: Tensor) -> list[int] | None:

@@ -26,7 +26,7 @@ class NonFiniteGradientWarning(RuntimeWarning):
 
 
 class NonFiniteGradientError(RuntimeError):
-    """Gradients hold NaN or infinities; `report` has the counts. None of them was changed."""
+    """Gradients hold NaN or infinities; `report` has the counts, and what was done about it."""
 
     def __init__(self, message: str, report: ClipReport | None = None):
         super().__init__(message)
@@ -45,9 +45,11 @@ class Listed(NamedTuple):
 
 def listed(given: Any, names: Sequence[str] | None, kind: str = "parameters") -> Listed:
     """From a tensor, an iterable of tensors or of pairs with their names, a mapping or a module."""
-    if isinstance(given, nn.Module):
+    if isinstance(given, nn.Module) and names is None:
         pairs = given.named_parameters
         return Listed(list(given.parameters()), lambda: [name for name, _ in pairs()])
+    if isinstance(given, nn.Module):
+        given = given.parameters()
     tensors = [given] if isinstance(given, Tensor) else _items(given, kind)
     if tensors and isinstance(tensors[0], tuple):
         names, tensors = _split(tensors, kind)
@@ -61,9 +63,10 @@ def listed(given: Any, names: Sequence[str] | None, kind: str = "parameters") ->
 
 def _items(given: Any, kind: str) -> list[Any]:
     if isinstance(given, (str, bytes)) or not isinstance(given, Iterable):
+        remedy = ": call it" if callable(given) else f": {given!r:.40}"
         raise TypeError(
             f"expected a tensor, an iterable of tensors or a module as {kind}, "
-            f"got {type(given).__name__}: {given!r:.40}"
+            f"got {type(given).__name__}{remedy}"
         )
     items = list(given.items() if isinstance(given, Mapping) else given)
     if isinstance(given, types.GeneratorType) and not items:
@@ -89,8 +92,7 @@ def check_tensors(tensors: list[Any], kind: str = "parameters") -> None:
     for place, tensor in enumerate(tensors):
         if not isinstance(tensor, Tensor):
             raise TypeError(
-                f"expected tensors as {kind}, got {type(tensor).__name__} at place {place}: "
-                f"{tensor!r:.40}"
+                f"expected a tensor at place {place} of the {kind}, got {type(tensor).__name__}"
             )
 
 
@@ -147,6 +149,12 @@ class Gradients:
 
     def check_missing(self) -> None:
         """A frozen parameter has no gradient and is passed over; other tensors are a mistake."""
+        for place in self.lots.missing:
+            if not self.parameters[place].is_leaf and not self.parameters[place].retains_grad:
+                raise ValueError(
+                    f"expected parameters, got the result of an operation ({self.names()[place]}), "
+                    "which keeps no gradient: pass the model's parameters, not its loss or outputs"
+                )
         fixed = [i for i in self.lots.missing if not self.parameters[i].requires_grad]
         for place in fixed:
             if not isinstance(self.parameters[place], nn.Parameter):

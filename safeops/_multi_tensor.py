@@ -179,6 +179,20 @@ class Table:
         )
 
 
+class Copied:
+    """What was read, as plain Python values."""
+
+    def __init__(self, readings: Any):
+        self.bad: bool = readings.bad
+        self._rows, self._total = list(readings.rows()), tuple(readings.total())
+
+    def rows(self) -> list[Sequence[float]]:
+        return self._rows
+
+    def total(self) -> Sequence[float]:
+        return self._total
+
+
 def _quick_total(tensors: list[Tensor], p: float) -> Row | None:
     """The total by torch's own norms, if that is safe: all finite, no square out of range."""
     tensors = [tensor for tensor in tensors if tensor.numel()]

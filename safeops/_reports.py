@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ._lots import Found, Label
-from ._multi_tensor import row_of
+from ._multi_tensor import Copied, row_of
 from ._statistics import Row, joined
 
 SHOWN = 20  # rows of a printed report
@@ -85,6 +85,12 @@ class FiniteReport:
                 return False
         return True
 
+    def __getstate__(self) -> dict[str, Any]:
+        found = [
+            (Copied(readings), labels or [_label(readings)]) for readings, labels in self._found
+        ]
+        return {**self.__dict__, "_found": found}
+
     def __len__(self) -> int:
         return len(self._rows)
 
@@ -108,7 +114,7 @@ class FiniteReport:
         return sorted(self, key=lambda row: getattr(row, column), reverse=reverse)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain Python values, for JSON."""
+        """Plain Python values, for JSON; NaN and infinities stay floats."""
         return {
             "finite": self.finite,
             "total": _plain(self.total),
@@ -116,10 +122,12 @@ class FiniteReport:
         }
 
     def _summary(self) -> str:
-        total = self.total
+        tensors = f"{len(self)} tensor{'s' * (len(self) != 1)}"
         if self.finite:
-            return f"{len(self)} tensors, {total.numel} elements, all finite"
-        return f"{len(self.bad)} of {len(self)} tensors are not finite: {counts_of(total)}"
+            return f"{tensors}, {self.total.numel} elements, all finite"
+        if not self.bad:
+            return f"not finite on another rank; {tensors} here, finite"
+        return f"{len(self.bad)} of {tensors} not finite: {counts_of(self.total)}"
 
     def __str__(self) -> str:
         rows = sorted(self, key=lambda row: not row.bad)

@@ -17,6 +17,7 @@ from tests.optimizers import (
 )
 from tests.test_amp import Scaled, pair
 
+pytestmark = pytest.mark.filterwarnings("ignore::safeops.NonFiniteGradientWarning")
 SGD = MAKERS["SGD"]
 BAD = (math.nan, math.inf, -math.inf)
 
@@ -47,7 +48,7 @@ def test_a_bad_step_changes_nothing(make, max_norm, unscale, good, bad):
     ours.iterate(8, unscale=unscale)
     others.iterate(8)
     assert_near(ours, others)
-    assert (ours.scaler.verdict, ours.scaler.skipped) == ("ok", 0)
+    assert (ours.scaler.verdict, ours.scaler.bad_in_a_row) == ("ok", 0)
 
 
 # --- the scale -----------------------------------------------------------------------------------
@@ -101,10 +102,10 @@ def test_overflow(bad):
         backward(run, 1.0, bad)
         run.step()
         assert run.scaler.verdict == verdict
-    assert run.scaler.skipped == 4
+    assert run.scaler.bad_in_a_row == 4
     backward(run, 1.0, 1.0)
     run.step()
-    assert (run.scaler.verdict, run.scaler.skipped) == ("ok", 0)
+    assert (run.scaler.verdict, run.scaler.bad_in_a_row) == ("ok", 0)
 
 
 def backward(run, loss, gradient):
@@ -145,7 +146,7 @@ def test_a_good_step_on_a_bad_loss():
     run = run_of()
     backward(run, math.inf, 1.0)
     run.step()
-    assert (run.scaler.verdict, run.scaler.skipped) == ("ok", 0)
+    assert (run.scaler.verdict, run.scaler.bad_in_a_row) == ("ok", 0)
 
 
 # --- patience ------------------------------------------------------------------------------------
@@ -163,21 +164,24 @@ def test_patience(make, unscale):
     with pytest.raises(NonFiniteGradientError, match=message) as error:
         run.iterate(1, bad=math.nan, unscale=unscale)
     assert [row.nan for row in error.value.report] == [0, 1, 0]
-    assert (run.scaler.get_scale(), run.scaler.skipped, run.scaler.verdict) == (1, 3, "nan")
+    assert (run.scaler.get_scale(), run.scaler.bad_in_a_row, run.scaler.verdict) == (1, 3, "nan")
     assert run.state() == before
     run.iterate(2, unscale=unscale)
     other.iterate(2)
     assert_near(run, other)
 
 
-def test_patience_says_that_the_loss_was_fine():
+@pytest.mark.parametrize(
+    ("scale", "says"), [(2.0, "too high; it is 1 now"), (1.0, "look at the data")]
+)
+def test_patience_says_that_the_loss_was_fine(scale, says):
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.named_parameters(), 0.1)
-    scaler = GradScaler("cpu", patience=1)
+    scaler = GradScaler("cpu", scale, patience=1)
     scaler.scale(torch.ones(()))
     model.weight.grad, model.bias.grad = torch.tensor([[math.inf, -math.inf]]), torch.ones(1)
     scaler.step(optimizer)
-    message = r"weight \(1 inf, 1 -inf\); the loss was finite\. .* look at the data"
+    message = rf"weight \(1 inf, 1 -inf\); the loss was finite\. .* {says}"
     with pytest.raises(NonFiniteGradientError, match=message) as error:
         scaler.update()
     assert [(row.name, row.bad) for row in error.value.report] == [("weight", 2), ("bias", 0)]
@@ -195,9 +199,9 @@ def test_patience_of_20_and_without_end():
     seen = []
     with pytest.raises(NonFiniteGradientError, match="20 steps"):
         seen.extend(scales(run, *[math.inf] * 30))
-    assert (run.scaler.skipped, run.scaler.get_scale()) == (20, 1)
+    assert (run.scaler.bad_in_a_row, run.scaler.get_scale()) == (20, 1)
     assert list(scales(patient, *[math.inf] * 30))[-1] == 1
-    assert patient.scaler.skipped == 30
+    assert patient.scaler.bad_in_a_row == 30
 
 
 @plain_and_fused
@@ -207,7 +211,7 @@ def test_two_optimizers_lose_patience_together(make, bad):
     scaler = GradScaler("cpu", patience=2)
     runs = [Scaled(make, scaler), Scaled(make, scaler)]
     once(scaler, runs, bad)
-    assert scaler.skipped == 1
+    assert scaler.bad_in_a_row == 1
     with pytest.raises(NonFiniteGradientError, match="2 steps") as error:
         once(scaler, runs, bad)
     assert [row.bad for row in error.value.report] == [0, 1, 0]

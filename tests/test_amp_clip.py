@@ -23,6 +23,8 @@ from tests.optimizers import (
 )
 from tests.test_amp import LARGE, Scaled, pair
 
+pytestmark = pytest.mark.filterwarnings("ignore::safeops.NonFiniteGradientWarning")
+
 
 @each_optimizer
 @pytest.mark.parametrize("unscale", [False, True], ids=["", "unscale_"])

@@ -16,6 +16,8 @@ from tests.optimizers import (
 )
 from tests.test_amp import pair
 
+pytestmark = pytest.mark.filterwarnings("ignore::safeops.NonFiniteGradientWarning")
+
 # of a scaler that has scaled a loss, and an optimizer that has gradients
 MISUSES = {
     "unscale_ twice": lambda s, o: (s.unscale_(o), s.unscale_(o)),

@@ -36,7 +36,7 @@ SHOWS = {
         "safeops  after one bad batch: loss 0.",
         "torch    of four 1e20: norm inf, clipped to [0.0, 0.0, 0.0, 0.0]",
         "safeops  of four 1e20: norm 2e+20, clipped to [0.5, 0.5, 0.5, 0.5]",
-        "dropped, norm 2.34521, factor 0.426401; 1 of 2 tensors are not finite: 1 nan, 1 inf",
+        "dropped, norm 2.34521, factor 0.426401; 1 of 2 tensors not finite: 1 nan, 1 inf",
     ),
     "half_precision": (
         "x / norm with torch         [0.0, 0.0, 0.0]",
