@@ -118,7 +118,7 @@ bool to_span(PyObject* object, Span* span, DLTensor* seen) {
   }
   if (t.device.device_type != kDLCPU || !to_dtype(t.dtype, &span->dtype)) return false;
   span->n = std::accumulate(t.shape, t.shape + t.ndim, int64_t(1), std::multiplies<int64_t>());
-  if (span->n != 0 && !is_dense(t)) return false;
+  if (span->n != 0 && (t.data == nullptr || !is_dense(t))) return false;
   span->data = static_cast<char*>(t.data) + t.byte_offset;
   return true;
 }

@@ -17,8 +17,10 @@ from ._gradients import (
     check_tensors,
     user_level,
 )
+from ._multi_tensor import overlaps
 from ._ranks import is_sharded
 from ._reports import ClipReport, counts_of
+from ._route import DTYPES
 from ._statistics import scaled
 
 NAMED = 10  # gradients that a message names
@@ -100,8 +102,10 @@ def check_writable(tensors: list[Any]) -> None:
     """What torch's in-place operations ask for, before anything is written."""
     check_tensors(tensors, "tensors")
     for tensor in tensors:
-        if not tensor.is_floating_point():
-            raise TypeError(f"expected floating tensors, got {tensor.dtype}: convert them")
+        if tensor.dtype not in DTYPES:
+            raise TypeError(f"expected float64, float32, float16 or bfloat16, got {tensor.dtype}")
+        if tensor.layout is not torch.strided or tensor.is_nested or overlaps(tensor):
+            raise TypeError("expected dense tensors, got a sparse, nested or expanded one")
         if tensor.requires_grad and torch.is_grad_enabled():
             raise RuntimeError(
                 "expected tensors that need no grad, since they are changed in place: "

@@ -7,7 +7,6 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
@@ -77,7 +76,7 @@ def _items(given: Any, kind: str) -> list[Any]:
 def user_level() -> int:
     """The stacklevel of the user's line for a warning: the first beyond safeops and torch."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back and frame.f_globals["__name__"].split(".")[0] in ("safeops", "torch"):
+    while frame.f_back and str(frame.f_globals.get("__name__")).startswith(("safeops.", "torch.")):
         frame, level = frame.f_back, level + 1
     return level
 
@@ -97,8 +96,9 @@ def check_tensors(tensors: list[Any], kind: str = "parameters") -> None:
 
 
 def number(name: str, value: Any) -> float:
-    """A number or a tensor with one element as a float that is not NaN."""
-    if isinstance(value, (bool, str)) or not isinstance(value, (Real, Tensor)):
+    """What float() takes, but text: a float that is not NaN."""
+    value = value.detach() if isinstance(value, Tensor) else value
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
         raise TypeError(f"expected a number as {name}, got {type(value).__name__}: {value!r:.40}")
     if math.isnan(converted := float(value)):
         raise ValueError(f"expected a number as {name}, got NaN")
@@ -135,9 +135,13 @@ def policy(nonfinite: str, error_if_nonfinite: bool = False) -> str:
 class Gradients:
     """Read once, by the p-norm. `total` is that of all ranks that hold a part."""
 
-    def __init__(self, parameters: Listed, p: float = 2.0, group: Any = None):
+    def __init__(
+        self, parameters: Listed, p: float = 2.0, group: Any = None, detailed: bool = False
+    ):
         self.parameters, self.names = parameters
         self.lots = self._read(p)
+        if detailed:
+            self.lots.freeze()
         self.total = self._over_ranks(group)
 
     def _read(self, p: float) -> Lots:
@@ -230,8 +234,10 @@ class Gradients:
 
     def _assign(self) -> None:
         for place, _, whole, *_ in self.lots.parts:
-            if self.parameters[place].grad is not whole:
-                self.parameters[place].grad = whole
+            given = self.parameters[place].grad
+            for parameter in self.parameters if given is not whole else ():
+                if parameter.grad is given:
+                    parameter.grad = whole
 
     def release(self) -> None:
         for parameter in self.parameters:

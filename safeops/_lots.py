@@ -33,7 +33,7 @@ def part_of(place: int, whole: Any) -> Part:
         rest = {"whole": part.gradient, "counted": part.counted, "mesh": part.mesh}
         return part_of(place, part.tensor)._replace(**rest)
     if whole.is_nested:
-        return Part(place, whole.values().detach(), whole)
+        raise TypeError("expected dense or sparse tensors, got a nested one: pass its values()")
     if whole.layout is torch.strided:
         expanded = _multi_tensor.overlaps(whole)
         return part_of(place, whole.clone()) if expanded else Part(place, whole, whole)
@@ -79,10 +79,14 @@ class Lot(NamedTuple):
         return _multi_tensor.row_of(self.readings.total(), p)
 
     def found(self, names: Sequence[str]) -> Found:
-        if isinstance(self.readings, _multi_tensor.Table):
-            self.readings.freeze()
+        self.freeze()
         pairs = zip(self.places, self.wholes, strict=True)
         return self.readings, [(i, names[i], t.shape, t.dtype) for i, t in pairs]
+
+    def freeze(self) -> None:
+        """What is read lazily is read now, since the tensors may change."""
+        if isinstance(self.readings, _multi_tensor.Table):
+            self.readings.freeze()
 
 
 class Lots:
@@ -116,6 +120,10 @@ class Lots:
         """Of what this rank holds."""
         totals = [lot.total(self.p) for lot in self.lots]
         return totals[0] if len(totals) == 1 else joined(totals, self.p)
+
+    def freeze(self) -> None:
+        for lot in self.lots:
+            lot.freeze()
 
     def found(self, names: Sequence[str]) -> list[Found]:
         return [lot.found(names) for lot in self.lots]

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from . import _extension
 from ._ranks import is_sharded
+from ._route import DTYPES, readable
 from ._statistics import Row, joined
 
 KERNEL_NORMS = (2.0, 1.0, math.inf, 0.0)  # read by the kernels, or derived from what they read
@@ -65,7 +66,9 @@ def changed(batch: Any, change: Callable[[Any], None]) -> None:
 
 
 def clip_in_place(tensors: list[Tensor], min: float, max: float, nan: float) -> None:
-    for batch in batches(tensors):
+    """By kernels, unless a tracer would miss them."""
+    eager = all(map(readable, tensors))
+    for batch in batches(tensors) if eager else [Formulas(tensors)]:
         changed(batch, lambda batch: batch.clip(min, max, nan))
 
 
@@ -128,7 +131,8 @@ def _takes(tensor: Any) -> bool:
     return (
         isinstance(tensor, Tensor)
         and tensor.layout is torch.strided
-        and (tensor.is_floating_point() or tensor.is_complex())
+        and not tensor.is_nested
+        and (tensor.dtype in DTYPES or tensor.is_complex())
         and not is_sharded(tensor)
         and not overlaps(tensor)
     )
@@ -164,7 +168,7 @@ class Table:
 
     @cached_property
     def _host(self) -> list[list[float]]:
-        return [line.tolist() for line in self._lines]
+        return [_numbers(line) for line in self._lines]
 
     @property
     def bad(self) -> bool:
@@ -206,6 +210,11 @@ def _quick_total(tensors: list[Tensor], p: float) -> Row | None:
         return None
     largest = norm if math.isinf(p) else 0.0
     return Row(*math.frexp(norm), largest, numel=sum(tensor.numel() for tensor in tensors))
+
+
+def _numbers(line: Tensor) -> list[float]:
+    """In one copy, but for subclasses that forbid it."""
+    return line.tolist() if type(line) is Tensor else [column.item() for column in line]
 
 
 def _line(x: Tensor, p: float) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -95,6 +95,8 @@ class GradScaler(torch.amp.GradScaler):
 
     def scale(self, outputs: Any) -> Any:
         """outputs · scale, as torch does; and a note on whether they were finite before."""
+        if isinstance(outputs, Iterable) and not isinstance(outputs, (Tensor, list, tuple)):
+            outputs = tuple(outputs)
         if self._enabled or self.max_norm < math.inf:
             self._losses += [check_finite(tensor) for tensor in _tensors(outputs)]
         return super().scale(outputs)
@@ -125,6 +127,8 @@ class GradScaler(torch.amp.GradScaler):
         bad, finite_loss = list(self._bad.values()), all(self._losses)
         before = self.get_scale() if bad else 0.0
         super().update(new_scale)
+        if bad and new_scale is None and self._enabled and self._scale is not None:
+            self._scale.clamp_(min=min(before, self.min_scale))
         self._bad, self._losses = {}, []
         if bad:
             self._back_off(before, bad[-1], finite_loss)
@@ -132,8 +136,6 @@ class GradScaler(torch.amp.GradScaler):
             self.verdict, self.bad_in_a_row = "ok", 0
 
     def _back_off(self, before: float, bad: ClipReport, finite_loss: bool) -> None:
-        if self._enabled and self._scale is not None:
-            self._scale.clamp_(min=min(before, self.min_scale))
         high = self._enabled and finite_loss and before > self.min_scale
         self.verdict = "overflow" if high else "nan"
         self.bad_in_a_row += 1

@@ -50,8 +50,8 @@ def clip_grad_norm_(
 
     Args:
         parameters: a module, a tensor, or an iterable of tensors or of (name, tensor) pairs; a
-            gradient that comes twice counts once. Dense, sparse, complex and DTensor gradients of
-            any float dtype, on any device.
+            gradient that comes twice counts once. Dense, sparse and DTensor gradients of float64,
+            float32, float16, bfloat16 and complex dtypes, on any device.
         max_norm: the largest norm, >= 0. The factor is the exact quotient: torch adds 1e-6 to ‖g‖.
         norm_type: the order p of (Σ |g|^p)^(1/p), "inf" for the largest magnitude. 0 counts the
             elements that are not 0 (torch counts tensors).
@@ -100,7 +100,7 @@ def _clipped(
     detailed: bool = False,
 ) -> tuple[_clip.Outcome, ClipReport | None]:
     limit, order = _gradients.limit("max_norm", max_norm), _gradients.order(norm_type)
-    gradients = Gradients(_gradients.listed(parameters, names), order, group)
+    gradients = Gradients(_gradients.listed(parameters, names), order, group, detailed)
     gradients.check_missing()
     return _clip.clip(gradients, limit, policy, detailed)
 

@@ -24,15 +24,16 @@ class GradNormClipper:
     (torch's Adam, AdamW, SGD, Adagrad) then divides by 1 / factor on its own way through them, so
     that the clip itself writes nothing; for others they are scaled in place, if need be. Learning
     rate schedulers, state dicts and torch's GradScaler see the optimizer as it was: under a scaler
-    the norm is that of the unscaled gradients.
+    the norm is that of the unscaled gradients. A copy of the optimizer has no clipper.
 
     Args:
-        optimizer: a torch optimizer; all its parameters share one norm.
+        optimizer: a torch optimizer; all its parameters share one norm. Made with
+            ``model.named_parameters()`` it has names for messages.
         max_norm, norm_type, nonfinite, process_group: as in clip_grad_norm_.
 
     Attributes:
         total_norm, factor, verdict: those of the last step, as in ClipReport.
-        skipped: how many steps were skipped.
+        skipped: how many steps were skipped so far.
 
     Raises:
         TypeError: what is no optimizer. RuntimeError: an optimizer that has a clipper already; at
@@ -87,6 +88,13 @@ class GradNormClipper:
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         refuse_closure(args[1:], kwargs)
         self._restore()  # after a step that raised
+        try:
+            self._prepare(optimizer)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _prepare(self, optimizer: Any) -> None:
         gradients = Gradients(parameters_of(optimizer), self.norm_type, self.process_group)
         fused = supports_scale(optimizer)
         by = 1 / grad_scale_of(optimizer) if fused else 1.0
@@ -94,6 +102,13 @@ class GradNormClipper:
         self._note(outcome, by)
         if not (fused and outcome.verdict == "clipped" and self._fold(gradients, outcome)):
             self._write(gradients, by, fused)
+
+    def _abandon(self) -> None:
+        """torch's scaler leaves its numbers on an optimizer whose step raises, for the next one."""
+        if "found_inf" in vars(self._optimizer):
+            self._saved = None
+            for name in ("grad_scale", "found_inf"):
+                vars(self._optimizer).pop(name, None)
 
     def _note(self, outcome: _clip.Outcome, by: float) -> None:
         self.verdict, self.total_norm = outcome.verdict, outcome.total_norm
