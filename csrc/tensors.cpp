@@ -132,8 +132,8 @@ py::tuple as_tuple(const Statistics& s) {
 // What one read of some tensors gave. Of the spans only the sizes are used: the memory may be gone.
 class Readings {
  public:
-  Readings(std::vector<Span> spans, int power)
-      : spans_(std::move(spans)), chunks_(safeops::read(spans_, power)), power_(power) {}
+  Readings(std::vector<Span> spans, int power, bool detailed)
+      : spans_(std::move(spans)), chunks_(safeops::read(spans_, power, detailed)), power_(power) {}
 
   // Of a single tensor.
   std::vector<int64_t> shape;
@@ -180,10 +180,10 @@ class Tensors {
   py::list places() const { return py::cast(places_); }
   py::list tensors() const { return py::cast(tensors_); }
 
-  Readings read(int power) const {
+  Readings read(int power, bool detailed) const {
     if (power != 1 && power != 2) throw std::invalid_argument("safeops: the power is 1 or 2");
     const py::gil_scoped_release release;
-    return Readings(spans_, power);
+    return Readings(spans_, power, detailed);
   }
 
   bool any_double() const {
@@ -237,7 +237,7 @@ std::optional<Readings> read_one(const py::object& tensor) {
   if (!to_span(tensor.ptr(), &span, &t)) return std::nullopt;
   std::optional<py::gil_scoped_release> release;
   if (span.n > kFew) release.emplace();
-  Readings readings({span}, 2);
+  Readings readings({span}, 2, true);
   readings.shape.assign(t.shape, t.shape + t.ndim);
   return readings;
 }
@@ -255,7 +255,7 @@ void define_tensors(py::module_& m) {
   m.def("read_one", &read_one, "One read of a tensor, or None if there is no kernel for it.");
   py::class_<Tensors>(m, "Tensors")
       .def(py::init<const py::list&, const py::object&>())
-      .def("read", &Tensors::read, "Reads all of them once.")
+      .def("read", &Tensors::read, "Reads all of them once; largest and zeros only if detailed.")
       .def("scale", &Tensors::scale,
            "Multiplies by value * 2**shift in place; 0 for what is not finite.")
       .def("clip", &Tensors::clip, "Clips in place to [min, max], with nan for NaN.")

@@ -60,7 +60,7 @@ def apply(gradients: Gradients, outcome: Outcome) -> None:
 
 def report_of(gradients: Gradients, outcome: Outcome, max_norm: float) -> ClipReport:
     found = gradients.lots.found(gradients.names())
-    return ClipReport(found, gradients.lots.p, gradients.total, outcome, max_norm)
+    return ClipReport(found, gradients.lots.p, gradients.bad, outcome, max_norm)
 
 
 def clip(

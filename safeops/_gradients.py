@@ -139,14 +139,12 @@ class Gradients:
         self, parameters: Listed, p: float = 2.0, group: Any = None, detailed: bool = False
     ):
         self.parameters, self.names = parameters
-        self.lots = self._read(p)
-        if detailed:
-            self.lots.freeze()
+        self.lots = self._read(p, detailed)
         self.total = self._over_ranks(group)
 
-    def _read(self, p: float) -> Lots:
+    def _read(self, p: float, detailed: bool) -> Lots:
         try:
-            return Lots(self.parameters, "grad", p)
+            return Lots(self.parameters, "grad", p, detailed)
         except AttributeError:
             check_tensors(self.parameters)
             raise

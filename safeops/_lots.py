@@ -79,21 +79,22 @@ class Lot(NamedTuple):
         return _multi_tensor.row_of(self.readings.total(), p)
 
     def found(self, names: Sequence[str]) -> Found:
-        self.freeze()
         pairs = zip(self.places, self.wholes, strict=True)
         return self.readings, [(i, names[i], t.shape, t.dtype) for i, t in pairs]
 
-    def freeze(self) -> None:
-        """What is read lazily is read now, since the tensors may change."""
-        if isinstance(self.readings, _multi_tensor.Table):
-            self.readings.freeze()
-
 
 class Lots:
-    """One read of the tensors, or of that attribute of the objects, by the p-norm."""
+    """One read of the tensors, or of that attribute of the objects, by the p-norm; of everything
+    that a report shows only if it is detailed."""
 
-    def __init__(self, objects: list[Any], attribute: str | None = None, p: float = 2.0):
-        self.p = p
+    def __init__(
+        self,
+        objects: list[Any],
+        attribute: str | None = None,
+        p: float = 2.0,
+        detailed: bool = False,
+    ):
+        self.p, self.detailed = p, detailed
         self.lots: list[Lot] = []
         self.parts: list[Part] = []
         batch = _multi_tensor.gather(objects, attribute, p)
@@ -105,7 +106,7 @@ class Lots:
             self._add_parts()
 
     def _add(self, batch: Any, of: list[Part] | None = None) -> None:
-        self.lots.append(Lot(batch, _multi_tensor.read(batch, self.p), of))
+        self.lots.append(Lot(batch, _multi_tensor.read(batch, self.p, self.detailed), of))
 
     def _add_parts(self) -> None:
         """A lot for each mesh, and each way to read."""
@@ -121,11 +122,13 @@ class Lots:
         totals = [lot.total(self.p) for lot in self.lots]
         return totals[0] if len(totals) == 1 else joined(totals, self.p)
 
-    def freeze(self) -> None:
-        for lot in self.lots:
-            lot.freeze()
-
     def found(self, names: Sequence[str]) -> list[Found]:
+        """For a report; if the read was not detailed, by another one."""
+        if not self.detailed:
+            detailed = [_multi_tensor.read(lot.batch, self.p, True) for lot in self.lots]
+            pairs = zip(self.lots, detailed, strict=True)
+            self.lots = [lot._replace(readings=readings) for lot, readings in pairs]
+            self.detailed = True
         return [lot.found(names) for lot in self.lots]
 
     def write(self, change: Callable[[Any], None]) -> None:

@@ -72,11 +72,11 @@ def clip_in_place(tensors: list[Tensor], min: float, max: float, nan: float) -> 
         changed(batch, lambda batch: batch.clip(min, max, nan))
 
 
-def read(batch: Any, p: float) -> Any:
-    """An object with total() and rows(), by the p-norm."""
+def read(batch: Any, p: float, detailed: bool) -> Any:
+    """An object with total() and rows(), by the p-norm; with every column only if detailed."""
     if isinstance(batch, Formulas):
-        return Table(batch.tensors, p)
-    return batch.read(1 if p == 1 else 2)
+        return Table(batch.tensors, p, detailed)
+    return batch.read(1 if p == 1 else 2, detailed or p in (0, math.inf))
 
 
 def row_of(numbers: Sequence[float], p: float) -> Row:
@@ -154,13 +154,11 @@ def _wide(tensor: Tensor) -> Tensor:
 class Table:
     """What a read in torch operations gives; copied to the host when it is looked at."""
 
-    def __init__(self, tensors: list[Tensor], p: float):
+    def __init__(self, tensors: list[Tensor], p: float, detailed: bool):
         self._tensors, self._p = tensors, p
-
-    def freeze(self) -> None:
-        """Reads every column now, since the tensors may change."""
-        _ = self._lines
-        self._tensors = []
+        if detailed:
+            _ = self._lines  # read now, since the tensors may change
+            self._tensors = []
 
     @cached_property
     def _lines(self) -> list[Tensor]:

@@ -142,12 +142,13 @@ class ClipReport(FiniteReport):
     """What a clip found and did; true if every gradient is finite.
 
     total_norm: the norm before, a 0-dim tensor. factor: what the gradients were multiplied by.
-    verdict: "ok", "clipped", "skipped", "dropped" or "kept". Rows are those of this rank.
+    verdict: "ok", "clipped", "skipped", "dropped" or "kept". Rows and `total` are those
+    of this rank.
     """
 
-    def __init__(self, found: Sequence[Found], p: float, total: Row, outcome: Any, max_norm: float):
+    def __init__(self, found: Sequence[Found], p: float, bad: bool, outcome: Any, max_norm: float):
         super().__init__(found, p)
-        self._total = total
+        self._bad_somewhere = bad
         self.total_norm: Tensor = outcome.total_norm
         self.max_norm = max_norm
         self.norm_type = p
@@ -157,7 +158,7 @@ class ClipReport(FiniteReport):
     @property
     def finite(self) -> bool:
         """Of all ranks."""
-        return not self._total.bad
+        return not self._bad_somewhere
 
     def __bool__(self) -> bool:
         return self.finite

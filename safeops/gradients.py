@@ -235,7 +235,7 @@ def check_finite(
     _gradients.check_tensors(given.tensors, "tensors")
     pairs = zip(given.names(), given.tensors, strict=True)
     floats = [(n, t) for n, t in pairs if t.is_floating_point() or t.is_complex()]
-    return FiniteReport(Lots([t for _, t in floats]).found([n for n, _ in floats]))
+    return FiniteReport(Lots([t for _, t in floats], detailed=True).found([n for n, _ in floats]))
 
 
 def _of_module(module: nn.Module, grads: bool) -> list[tuple[str, Tensor]]:

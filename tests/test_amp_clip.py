@@ -85,13 +85,14 @@ def test_a_fused_step_divides_on_its_own_way(make):
 @pytest.mark.parametrize("unscale", [False, True], ids=["", "unscale_"])
 @pytest.mark.parametrize("max_norm", [None, 1.0, 1e9])
 def test_one_read_and_one_write(route, make, unscale, max_norm):
-    """unscale_, check, norm and clip together; a bad step writes nothing."""
+    """unscale_, check, norm and clip together; a bad step writes nothing, and is read once more
+    for its report."""
     run = pair(make, ours={"max_norm": max_norm})[0]
     fused = run.optimizer.defaults.get("fused") and not unscale
     for seed, bad in enumerate((None, math.nan, None)):
         run.optimizer.zero_grad()
         run.scaler.scale(run.loss(seed, 1.0, bad)).backward()
-        with reads(1), writes(0 if fused or bad else 1):
+        with reads(2 if bad else 1), writes(0 if fused or bad else 1):
             run.step(unscale)
 
 

@@ -11,7 +11,6 @@ from torch import nn
 
 import safeops
 from safeops._reports import FiniteReport
-from safeops._statistics import Row
 from tests.gradient_samples import parameters
 
 
@@ -62,7 +61,7 @@ def test_a_report_of_a_rank_that_is_well():
     found = safeops.check_finite([torch.ones(2)])._found
     outcome = type("Outcome", (), {"total_norm": torch.tensor(math.nan), "factor": 1.0})
     outcome.verdict = "skipped"
-    report = safeops.ClipReport(found, 2.0, Row(bad=1.0), outcome, 1.0)
+    report = safeops.ClipReport(found, 2.0, True, outcome, 1.0)
     assert (bool(report), report.bad) == (False, [])
     assert "not finite on another rank; 1 tensor here, finite" in str(report)
     assert isinstance(report, FiniteReport)

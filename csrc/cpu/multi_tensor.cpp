@@ -90,8 +90,8 @@ Statistics joined(const Reading* chunks, int64_t count, int64_t numel, int power
 
 }  // namespace
 
-std::vector<Reading> read(const std::vector<Span>& spans, int power) {
-  const auto& read_chunk = loops().read[power - 1];
+std::vector<Reading> read(const std::vector<Span>& spans, int power, bool detailed) {
+  const auto& read_chunk = loops().read[detailed][power - 1];
   if (spans.size() == 1 && chunks_of(spans[0]) == 1) {  // a check of one small tensor is all calls
     std::vector<Reading> readings(1);
     read_chunk[spans[0].dtype](spans[0].data, spans[0].n, readings.data());

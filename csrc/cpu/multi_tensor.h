@@ -37,13 +37,14 @@ struct Bounds { double min, max, nan; };
 
 // The loops over one chunk, at one level.
 struct ChunkLoops {
-  void (*read[2][kDtypes])(const char* data, int64_t n, Reading* result);  // by power - 1
+  void (*read[2][2][kDtypes])(const char* data, int64_t n, Reading* result);  // detailed, power - 1
   void (*scale[kDtypes])(char* data, int64_t n, const Factor& factor);
   void (*clip[kDtypes])(char* data, int64_t n, const Bounds& bounds);
 };
 
-// What was read of each chunk, the chunks of a span one after the other.
-std::vector<Reading> read(const std::vector<Span>& spans, int power);
+// What was read of each chunk, the chunks of a span one after the other. Only `detailed` readings
+// have `zeros`, and `largest` of every chunk.
+std::vector<Reading> read(const std::vector<Span>& spans, int power, bool detailed);
 
 // Of each span, and of all together; in the order of the spans, so for any number of threads alike.
 std::vector<Statistics> each_of(const std::vector<Span>& spans, const std::vector<Reading>& chunks,
