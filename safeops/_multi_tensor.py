@@ -52,7 +52,10 @@ def batches(tensors: list[Tensor], p: float = 2.0) -> list[Any]:
     rest = Formulas([tensor for _, tensor in first.others])
     if rest.others:
         dtypes = ", ".join(sorted({str(tensor.dtype) for _, tensor in rest.others}))
-        raise TypeError(f"expected floating or complex tensors, got {dtypes}: convert them")
+        raise TypeError(
+            f"expected float64, float32, float16, bfloat16 or complex tensors, got {dtypes}: "
+            "convert them"
+        )
     rest.places = [first.others[i][0] for i in rest.places]
     return [batch for batch in (first, rest) if len(batch)]
 
