@@ -27,11 +27,22 @@ namespace {
 // torch's types, and how to look into their objects.
 struct Torch {
   py::object tensor, parameter;
+  py::object grad;  // the descriptor: to find it again costs a tenth of a clip of small gradients
   DLPackDLTensorFromPyObjectNoSync look;
 
   bool is_plain(PyObject* object) const {
     const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(object));
     return type == tensor.ptr() || type == parameter.ptr();
+  }
+
+  py::object grad_of(PyObject* object) const {
+    PyObject* found =
+        is_plain(object)
+            ? Py_TYPE(grad.ptr())
+                  ->tp_descr_get(grad.ptr(), object, reinterpret_cast<PyObject*>(Py_TYPE(object)))
+            : PyObject_GetAttrString(object, "grad");
+    if (found == nullptr) throw py::error_already_set();
+    return py::reinterpret_steal<py::object>(found);
   }
 };
 
@@ -45,7 +56,7 @@ bool load_torch() {
   const char* name = PyCapsule_GetName(table.ptr());
   const auto* api = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(table.ptr(), name));
   if (api->header.version.major != DLPACK_MAJOR_VERSION) return false;
-  torch = new Torch{tensor, py::module_::import("torch.nn").attr("Parameter"),
+  torch = new Torch{tensor, py::module_::import("torch.nn").attr("Parameter"), tensor.attr("grad"),
                     api->dltensor_from_py_object_no_sync};
   return true;
 }
@@ -158,20 +169,20 @@ class Readings {
   int power_;
 };
 
-// The tensors, or that attribute of the objects, each once; those that are None or for which there
+// The tensors, or the gradients of the objects, each once; those that are None or for which there
 // is no kernel are left to the caller.
 class Tensors {
  public:
-  Tensors(const py::list& objects, const py::object& attribute) : seen_(objects.size()) {
+  Tensors(const py::list& objects, bool gradients) : seen_(objects.size()) {
     spans_.reserve(objects.size());
     places_.reserve(objects.size());
     tensors_.reserve(objects.size());
     for (size_t place = 0; place < objects.size(); ++place) {
       const py::handle object = PyList_GET_ITEM(objects.ptr(), place);
-      if (attribute.is_none()) {
-        add(place, py::reinterpret_borrow<py::object>(object));
+      if (gradients) {
+        add_once(place, torch->grad_of(object.ptr()));
       } else {
-        add_once(place, py::getattr(object, attribute));
+        add(place, py::reinterpret_borrow<py::object>(object));
       }
     }
   }
@@ -254,7 +265,7 @@ void define_tensors(py::module_& m) {
       .def("rows", &Readings::rows, "What was read of each tensor.");
   m.def("read_one", &read_one, "One read of a tensor, or None if there is no kernel for it.");
   py::class_<Tensors>(m, "Tensors")
-      .def(py::init<const py::list&, const py::object&>())
+      .def(py::init<const py::list&, bool>())
       .def("read", &Tensors::read, "Reads all of them once; largest and zeros only if detailed.")
       .def("scale", &Tensors::scale,
            "Multiplies by value * 2**shift in place; 0 for what is not finite.")

@@ -144,7 +144,7 @@ class Gradients:
 
     def _read(self, p: float, detailed: bool) -> Lots:
         try:
-            return Lots(self.parameters, "grad", p, detailed)
+            return Lots(self.parameters, True, p, detailed)
         except AttributeError:
             check_tensors(self.parameters)
             raise
@@ -249,4 +249,4 @@ class Gradients:
         if finite or not self.bad:
             value = scaled(self.total.norm * by, self.total.exponent)
             value = min(value, torch.finfo(dtype).max)
-        return torch.tensor(value, dtype=dtype, device=self.device)
+        return torch.scalar_tensor(value, dtype=dtype, device=self.device)

@@ -84,20 +84,20 @@ class Lot(NamedTuple):
 
 
 class Lots:
-    """One read of the tensors, or of that attribute of the objects, by the p-norm; of everything
+    """One read of the tensors, or of the gradients of the objects, by the p-norm; of everything
     that a report shows only if it is detailed."""
 
     def __init__(
         self,
         objects: list[Any],
-        attribute: str | None = None,
+        gradients: bool = False,
         p: float = 2.0,
         detailed: bool = False,
     ):
         self.p, self.detailed = p, detailed
         self.lots: list[Lot] = []
         self.parts: list[Part] = []
-        batch = _multi_tensor.gather(objects, attribute, p)
+        batch = _multi_tensor.gather(objects, gradients, p)
         self.missing: list[int] = batch.missing
         if len(batch):
             self._add(batch)

@@ -25,12 +25,12 @@ _QUICK_NORMS = (2.0, 1.0, math.inf)
 _SAFE = (1e-140, 1e140)  # norms of which no square leaves the range of a double
 
 
-def gather(objects: list[Any], attribute: str | None = None, p: float = 2.0) -> Any:
-    """The tensors, or that attribute of the objects (each once), for norms of order p."""
+def gather(objects: list[Any], gradients: bool = False, p: float = 2.0) -> Any:
+    """The tensors, or the gradients of the objects (each once), for norms of order p."""
     kernels = _kernels()
     if kernels is not None and p in KERNEL_NORMS:
-        return kernels.Tensors(objects, attribute)
-    return Formulas(objects, attribute)
+        return kernels.Tensors(objects, gradients)
+    return Formulas(objects, gradients)
 
 
 def _kernels() -> Any:
@@ -48,7 +48,7 @@ def read_one(tensor: Any) -> Any:
 
 def batches(tensors: list[Tensor], p: float = 2.0) -> list[Any]:
     """The tensors that kernels can take and those that they cannot."""
-    first = gather(tensors, None, p)
+    first = gather(tensors, False, p)
     rest = Formulas([tensor for _, tensor in first.others])
     if rest.others:
         dtypes = ", ".join(sorted({str(tensor.dtype) for _, tensor in rest.others}))
@@ -95,10 +95,10 @@ def row_of(numbers: Sequence[float], p: float) -> Row:
 class Formulas:
     """In torch operations, on any device."""
 
-    def __init__(self, objects: Sequence[Any], attribute: str | None = None):
-        found = [(i, getattr(o, attribute) if attribute else o) for i, o in enumerate(objects)]
+    def __init__(self, objects: Sequence[Any], gradients: bool = False):
+        found = [(i, o.grad if gradients else o) for i, o in enumerate(objects)]
         self.missing = [place for place, tensor in found if tensor is None]
-        if attribute:
+        if gradients:
             found = list({id(t): (place, t) for place, t in reversed(found)}.values())[::-1]
         found = [(place, tensor) for place, tensor in found if tensor is not None]
         taken = [(place, tensor) for place, tensor in found if _takes(tensor)]
