@@ -24,7 +24,7 @@ def test_tensors_without_memory(route):
     assert functionalize(clipped)(torch.tensor([5.0, 0.1])).tolist() == pytest.approx([1.0, 0.2])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace", "ignore::torch.jit.TracerWarning")
 def test_tracers_see_a_clip(route):
     x = torch.tensor([5.0, 0.1])
     expected = clipped(x)
