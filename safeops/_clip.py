@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -63,30 +63,33 @@ def report_of(gradients: Gradients, outcome: Outcome, max_norm: float) -> ClipRe
     return ClipReport(found, gradients.lots.p, gradients.bad, outcome, max_norm)
 
 
-def clip(
-    gradients: Gradients, max_norm: float, policy: str, detailed: bool = False, by: float = 1.0
-) -> tuple[Outcome, ClipReport | None]:
-    """Decide, say and do; an error comes before anything has changed, a warning after."""
-    outcome = decide(gradients, max_norm, policy, by)
-    bad = gradients.bad
-    report = report_of(gradients, outcome, max_norm) if detailed or bad else None
-    message = complaint(gradients, report, policy) if bad else ""
-    apply(gradients, outcome)
+def carry_out(
+    gradients: Gradients,
+    outcome: Outcome,
+    max_norm: float,
+    policy: str,
+    act: Callable[[Gradients, Outcome], None] = apply,
+    detailed: bool = False,
+) -> ClipReport | None:
+    """Say and do; an error comes before anything has changed, a warning after."""
+    complain = gradients.bad and policy != "keep"
+    report = report_of(gradients, outcome, max_norm) if detailed or complain else None
+    message = complaint(gradients, report, policy) if complain and report is not None else ""
+    act(gradients, outcome)
     if message:
         warnings.warn(message, NonFiniteGradientWarning, stacklevel=user_level())
-    return outcome, report
+    return report
 
 
 def clip_value(gradients: Gradients, value: float, policy: str) -> None:
     """The same for a bound of every element."""
-    outcome = decide(gradients, math.inf, policy)
-    bad = gradients.bad
-    message = complaint(gradients, report_of(gradients, outcome, math.inf), policy) if bad else ""
-    apply(gradients, outcome)
-    if outcome.verdict in ("ok", "dropped") and gradients.total.largest > value:
-        gradients.clip(value)
-    if message:
-        warnings.warn(message, NonFiniteGradientWarning, stacklevel=user_level())
+
+    def act(gradients: Gradients, outcome: Outcome) -> None:
+        apply(gradients, outcome)
+        if outcome.verdict in ("ok", "dropped") and gradients.total.largest > value:
+            gradients.clip(value)
+
+    carry_out(gradients, decide(gradients, math.inf, policy), math.inf, policy, act)
 
 
 def check_real(gradients: Gradients) -> None:
@@ -119,10 +122,8 @@ REMEDY = {
 }
 
 
-def complaint(gradients: Gradients, report: ClipReport | None, policy: str) -> str:
-    """What a warning says, nothing under "keep"; under "raise" the error itself."""
-    if policy == "keep" or report is None:
-        return ""
+def complaint(gradients: Gradients, report: ClipReport, policy: str) -> str:
+    """What a warning says; under "raise" the error itself."""
     where = listing(report, first_bad(gradients) if policy == "raise" else None)
     message = f"gradients are not finite: {where}"
     if policy == "raise":

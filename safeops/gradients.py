@@ -102,7 +102,8 @@ def _clipped(
     limit, order = _gradients.limit("max_norm", max_norm), _gradients.order(norm_type)
     gradients = Gradients(_gradients.listed(parameters, names), order, group, detailed)
     gradients.check_missing()
-    return _clip.clip(gradients, limit, policy, detailed)
+    outcome = _clip.decide(gradients, limit, policy)
+    return outcome, _clip.carry_out(gradients, outcome, limit, policy, detailed=detailed)
 
 
 def clip_report(

@@ -101,7 +101,7 @@ class GradNormClipper:
         outcome = _clip.decide(gradients, self.max_norm, self.nonfinite, by)
         self._note(outcome, by)
         if not (fused and outcome.verdict == "clipped" and self._fold(gradients, outcome)):
-            self._write(gradients, by, fused)
+            self._write(gradients, outcome, fused)
 
     def _abandon(self) -> None:
         """torch's scaler leaves its numbers on an optimizer whose step raises, for the next one."""
@@ -122,9 +122,9 @@ class GradNormClipper:
         self._put(torch.tensor(divisor, dtype=torch.float32, device=gradients.device))
         return True
 
-    def _write(self, gradients: Gradients, by: float, fused: bool) -> None:
+    def _write(self, gradients: Gradients, outcome: _clip.Outcome, fused: bool) -> None:
         """What is not folded. A step that a scaler has found bad must not meet new numbers."""
-        outcome, _ = _clip.clip(gradients, self.max_norm, self.nonfinite, by=by)
+        _clip.carry_out(gradients, outcome, self.max_norm, self.nonfinite)
         if fused and outcome.verdict in _clip.WRITTEN:
             self._put(None)
             if getattr(self._optimizer, "found_inf", None):
