@@ -5,6 +5,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "../kinds.h"
+
 #if defined(__x86_64__) && !defined(SAFEOPS_PORTABLE)
 #define SAFEOPS_X86 1
 #include <immintrin.h>
@@ -13,6 +15,7 @@
 #endif
 
 #define SAFEOPS_FN inline __attribute__((always_inline))
+#define SAFEOPS_TABLE constexpr
 #define SAFEOPS_PRAGMA(text) _Pragma(#text)
 
 #if defined(__clang__)
@@ -35,10 +38,6 @@
 #define SAFEOPS_TABLE_OF(level) level::table
 
 namespace safeops {
-
-enum Dtype { kDouble, kFloat, kHalf, kBFloat16, kDtypes };
-
-constexpr int kMaxInputs = 3, kMaxOutputs = 2, kConstants = 3;
 
 // n elements: inputs and outputs lie one after the other, or an input is one value for all.
 struct Run {

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "../levels.h"
-#include "results.h"
+#include "../results.h"
 
 #define SAFEOPS_BODY "multi_tensor.inc"
 #include "levels.inc"

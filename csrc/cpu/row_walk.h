@@ -3,8 +3,8 @@
 
 #include <new>
 
+#include "../row_call.h"
 #include "mend.h"
-#include "row_call.h"
 
 namespace safeops {
 

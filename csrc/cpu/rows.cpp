@@ -76,8 +76,8 @@ int64_t bits_of(const Tensor& x, const std::vector<int64_t>& dims) {
 
 // The call on the inputs that it has, and a mask: its result, which has whole lines or one element
 // each.
-Tensor run(RowCall& call, bool whole, const std::optional<Tensor>& mask) {
-  Tensor result = call.make_out(whole);
+Tensor run(RowCall& call, bool whole, const Tensor& x, const std::optional<Tensor>& mask) {
+  Tensor result = call.make_out(whole, x);
   if (mask) call.add_mask(*mask);
   call.settle();
   walk(call);
@@ -92,7 +92,7 @@ template <RowOp op> void pointwise(StableIValue* stack, uint64_t, uint64_t) {
   const auto mask = arguments.take<std::optional<Tensor>>();
   RowCall call(op, x, bits_of(x, {dim}));
   call.add(x, true);
-  stack[0] = torch::stable::detail::from(run(call, true, mask));
+  stack[0] = torch::stable::detail::from(run(call, true, x, mask));
 }
 
 // softmax_backward(grad, result, dim, mask) -> Tensor
@@ -105,7 +105,7 @@ template <RowOp op> void pointwise_backward(StableIValue* stack, uint64_t, uint6
   call.backward = true;
   call.add(grad, true);
   call.add(result, true);
-  stack[0] = torch::stable::detail::from(run(call, true, mask));
+  stack[0] = torch::stable::detail::from(run(call, true, grad, mask));
 }
 
 // logsumexp(x, dim, keepdim, mask) -> Tensor
@@ -118,7 +118,7 @@ void reduction(StableIValue* stack, uint64_t, uint64_t) {
   RowCall call(kLogSumExp, x, bits_of(x, dims));
   call.keepdim = keepdim;
   call.add(x, true);
-  stack[0] = torch::stable::detail::from(run(call, false, mask));
+  stack[0] = torch::stable::detail::from(run(call, false, x, mask));
 }
 
 // logsumexp_backward(grad, x, result, dim, keepdim, mask) -> Tensor
@@ -136,7 +136,7 @@ void reduction_backward(StableIValue* stack, uint64_t, uint64_t) {
   call.add(x, true);
   call.add(grad, false);
   call.add(result, false);
-  stack[0] = torch::stable::detail::from(run(call, true, mask));
+  stack[0] = torch::stable::detail::from(run(call, true, x, mask));
 }
 
 }  // namespace

@@ -5,15 +5,9 @@
 
 namespace safeops {
 
-enum RowOp { kSoftmax, kLogSoftmax, kLogSumExp, kRowOps };
-
-constexpr int kRowInputs = 3;
 // Elements of a line that are treated at a time, in the first cache.
 constexpr int64_t kChunk = 2048;
 constexpr int64_t chunks_of(int64_t n) { return (n + kChunk - 1) / kChunk; }
-
-// A finite or infinite v held inside +-max; NaN stays.
-constexpr double held(double v, double max) { return v > max ? max : v < -max ? -max : v; }
 
 // Between memory and the compute type; what is masked reads as `other`.
 struct Stage {
@@ -23,10 +17,6 @@ struct Stage {
   bool wide;   // memory holds the compute type
   double max;  // largest finite number
 };
-
-// What is known of a chunk, a line or a column: its maximum, the sum that counts, what its results
-// are made with, and (backward logsumexp) the upstream gradient, which weighs them.
-struct Slot { double top, total, scale, weight; };
 
 // What is to be fetched meanwhile: bytes from one line to the next, and an element.
 struct Ahead {

@@ -2,75 +2,13 @@
 // and the blocks that the loops run over.
 #pragma once
 
-#include "broadcast.h"
-#include "results.h"
+#include "../elementwise_call.h"
+#include "isa.h"
 
 namespace safeops {
 
 constexpr int64_t kBlock = 1024;    // elements gathered at a time, into the first cache
 constexpr int64_t kShortRow = 128;  // rows below this are gathered several at a time
-
-inline double half_to_double(uint16_t h) {
-  const int exponent = (h >> 10) & 31, mantissa = h & 1023;
-  const double sign = h >> 15 ? -1 : 1;
-  if (exponent == 31) return mantissa ? __builtin_nan("") : sign * __builtin_inf();
-  const double size = exponent ? 1024 + mantissa : mantissa;
-  return sign * size * __builtin_ldexp(1, std::max(exponent, 1) - 25);
-}
-
-inline double bfloat16_to_double(uint16_t b) {
-  const uint32_t word = uint32_t(b) << 16;
-  float value;
-  std::memcpy(&value, &word, sizeof value);
-  return value;
-}
-
-inline double read(const void* data, Dtype dtype, int64_t i) {
-  switch (dtype) {
-    case kDouble:
-      return static_cast<const double*>(data)[i];
-    case kFloat:
-      return static_cast<const float*>(data)[i];
-    case kHalf:
-      return half_to_double(static_cast<const uint16_t*>(data)[i]);
-    default:
-      return bfloat16_to_double(static_cast<const uint16_t*>(data)[i]);
-  }
-}
-
-// One element as a number; every NaN is the default one.
-inline double element(const void* data, Dtype dtype, int64_t i) {
-  const double value = read(data, dtype, i);
-  return value == value ? value : __builtin_nan("");
-}
-
-// The inputs of one call. A 0-dim input may have another dtype (the compute type): it is read as
-// one value and never rounded to the dtype of the others.
-struct Call {
-  const Tensor* tensor[kMaxInputs];
-  const void* data[kMaxInputs];
-  Dtype own[kMaxInputs];
-  int inputs = 0;
-  Dtype dtype = kDouble;
-
-  void add(const Tensor& t) {
-    tensor[inputs] = &t;
-    data[inputs] = t.const_data_ptr();
-    own[inputs++] = dtype_of(t);
-  }
-
-  void settle() {
-    int widest = 0;
-    for (int k = 1; k < inputs; ++k) {
-      if (tensor[k]->dim() > 0 && tensor[widest]->dim() == 0) widest = k;
-    }
-    dtype = own[widest];
-    for (int k = 0; k < inputs; ++k) {
-      STD_TORCH_CHECK(own[k] == dtype || tensor[k]->dim() == 0,
-                      "safeops: expected operands of one dtype");
-    }
-  }
-};
 
 class Walk {
  public:

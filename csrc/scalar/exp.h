@@ -6,17 +6,17 @@ template <> struct exp_table<float> {
   static constexpr float lowest = -104;
   static constexpr float log2_e = 0x1.715476p+0f, ln2_high = 0x1.62e43p-1f,
                          ln2_low = -0x1.05c61p-29f;
-  static constexpr float P[] = {0x1.9f0896p-13f, 0x1.6d8d06p-10f, 0x1.11127p-7f,
-                                0x1.55548ep-5f,  0x1.555554p-3f,  0x1p-1f};
+  float P[6] = {0x1.9f0896p-13f, 0x1.6d8d06p-10f, 0x1.11127p-7f,
+                0x1.55548ep-5f,  0x1.555554p-3f,  0x1p-1f};
 };
 template <> struct exp_table<double> {
   static constexpr double lowest = -746;
   static constexpr double log2_e = 0x1.71547652b82fep+0, ln2_high = 0x1.62e42fefa39efp-1,
                           ln2_low = 0x1.abc9e3b39803fp-56;
-  static constexpr double P[] = {
-      0x1.ad7f6f0e24922p-26, 0x1.28ad72cd4ab37p-22, 0x1.71df255235e0bp-19, 0x1.a0199a0c66195p-16,
-      0x1.a01a012a57b5ep-13, 0x1.6c16c1842a126p-10, 0x1.1111111127be5p-7,  0x1.555555555087cp-5,
-      0x1.55555555554fap-3,  0x1.000000000000ap-1};
+  double P[10] = {0x1.ad7f6f0e24922p-26, 0x1.28ad72cd4ab37p-22, 0x1.71df255235e0bp-19,
+                  0x1.a0199a0c66195p-16, 0x1.a01a012a57b5ep-13, 0x1.6c16c1842a126p-10,
+                  0x1.1111111127be5p-7,  0x1.555555555087cp-5,  0x1.55555555554fap-3,
+                  0x1.000000000000ap-1};
 };
 
 #if !SAFEOPS_HAS_SCALED
@@ -38,13 +38,14 @@ template <class F, class Mask> SAFEOPS_FN F scaled(F v, F k, Mask kept) {
 template <int up, class F> SAFEOPS_FN F exp_of(F x) {
   using S = scalar_of<F>;
   using table = exp_table<S>;
+  constexpr table series;
   const F lowest = splat<F>(table::lowest), t = larger(lowest, x);
   const F shift = splat<F>(format<S>::integer_shift);
   const F shifted = fma(t, splat<F>(table::log2_e), shift), k = shifted - shift;
   const F r = fma(k, splat<F>(-table::ln2_low), fma(k, splat<F>(-table::ln2_high), t));
 
-  F p = splat<F>(table::P[0]);
-  for (int d = 1; d < int(sizeof(table::P) / sizeof(S)); ++d) p = fma(p, r, splat<F>(table::P[d]));
+  F p = splat<F>(series.P[0]);
+  for (int d = 1; d < int(sizeof series.P / sizeof(S)); ++d) p = fma(p, r, splat<F>(series.P[d]));
   return scaled(F(fma(r * r, p, r) + S(1)), F(shifted - (shift - S(up))), !(x < lowest));
 }
 

@@ -8,7 +8,7 @@
 
 #include "broadcast.h"
 #include "results.h"
-#include "rows.h"
+#include "kinds.h"
 
 namespace safeops {
 
@@ -78,7 +78,7 @@ struct RowCall {
   }
 
   // The result, contiguous: like the input, or without the reduced dimensions (or 1 there).
-  Tensor make_out(bool has_reduced) {
+  Tensor make_out(bool has_reduced, const Tensor& like) {
     int64_t shape[kMaxDims], strides[kMaxDims], at[2] = {}, total = 1;
     int count = 0;
     Sizes stride;
@@ -99,8 +99,7 @@ struct RowCall {
       stride[d] = is_reduced(d) && !has_reduced ? 0 : strides[from];
       from += all || !is_reduced(d);
     }
-    Tensor result = empty(count, shape, strides, dtype);
-    hint_huge_pages(result.mutable_data_ptr(), total * kElementSize[dtype]);
+    Tensor result = empty(count, shape, strides, total, dtype, like);
     out = operands;
     place(result.mutable_data_ptr(), kElementSize[dtype], stride, has_reduced);
     return result;

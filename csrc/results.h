@@ -11,14 +11,13 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "isa.h"
+#include "kinds.h"
 
 namespace safeops {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-constexpr int64_t kElementSize[] = {8, 4, 2, 2};
 constexpr int64_t kGrainBytes = 1 << 16;  // work a thread needs to be worth waking
 constexpr int64_t kHugeFrom = 32 << 20, kHugeTo = 128 << 20;
 
@@ -51,13 +50,6 @@ inline int32_t torch_dtype(Dtype dtype) {
   }
 }
 
-inline Tensor empty(int dims, const int64_t* size, const int64_t* stride, Dtype dtype) {
-  AtenTensorHandle handle;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dims, size, stride, torch_dtype(dtype),
-                                                  aoti_torch_device_type_cpu(), 0, &handle));
-  return Tensor(handle);
-}
-
 // A fresh tensor of this size is new pages, and faulting them in costs more than the op: ask for
 // huge ones. Measured to pay in this range only.
 inline void hint_huge_pages(void* data, int64_t bytes) {
@@ -81,6 +73,21 @@ template <class Walk> void spread(int64_t count, int64_t bytes, const Walk& walk
   } else {
     torch::stable::parallel_for(0, count, grain, walk);
   }
+}
+
+// A tensor of numel elements on the device of another one.
+inline Tensor empty(int dims, const int64_t* size, const int64_t* stride, int64_t numel,
+                    Dtype dtype, const Tensor& like) {
+  AtenTensorHandle handle;
+  int32_t device;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(dims, size, stride, torch_dtype(dtype), device,
+                                                  like.get_device_index(), &handle));
+  const Tensor result(handle);
+  if (device == aoti_torch_device_type_cpu()) {
+    hint_huge_pages(result.mutable_data_ptr(), numel * kElementSize[dtype]);
+  }
+  return result;
 }
 
 // The stack of a boxed call, read from the front.

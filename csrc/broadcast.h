@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "isa.h"
+#include "kinds.h"
 
 namespace safeops {
 
