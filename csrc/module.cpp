@@ -4,9 +4,13 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/stable/library.h>
 #include <torch/headeronly/version.h>
+#ifdef SAFEOPS_CUDA
+#include <cuda_runtime_api.h>
+#endif
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "levels.h"
 #include "tensors.h"
@@ -29,8 +33,22 @@ std::string gradient_schema(const std::string& name, int inputs, const std::stri
 }
 
 std::map<std::string, std::string> build_info() {
-  return {
+  std::map<std::string, std::string> info{
       {"torch", TORCH_VERSION}, {"compiler", __VERSION__}, {"c++", std::to_string(__cplusplus)}};
+#ifdef SAFEOPS_CUDA
+  constexpr int major = CUDART_VERSION / 1000, minor = CUDART_VERSION % 1000 / 10;
+  info["cuda"] = std::to_string(major) + "." + std::to_string(minor);
+#endif
+  return info;
+}
+
+// The kinds of devices that the kernels of this build run on, as torch calls them.
+std::vector<std::string> devices() {
+#ifdef SAFEOPS_CUDA
+  return {"cpu", "cuda"};
+#else
+  return {"cpu"};
+#endif
 }
 
 void use_level(const std::string& name) {
@@ -59,6 +77,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("levels", &safeops::level_names, "The compiled levels, best first.");
   m.def("level", &safeops::level_name, "The level in use.");
   m.def("use_level", &use_level, "Uses the level of that name.");
+  m.def("devices", &devices, "The kinds of devices that have kernels.");
   m.def("build_info", &build_info, "The versions this extension was built with.");
   safeops::define_tensors(m);
 }

@@ -19,13 +19,14 @@ struct RowCall {
   int64_t reduced_dims;  // bit d: dimension d is reduced
   bool keepdim = true;
   int operands = 0, out = -1, mask = -1;
+  const Tensor& home;  // whose device all tensors must be on
   char* data[kMaxOperands];
   int64_t size[kMaxOperands];  // bytes an element
   bool whole[kMaxOperands];    // has the reduced dimensions
   Geometry kept, reduced;
 
   RowCall(RowOp op_, const Tensor& shape, int64_t dims)
-      : op(op_), dtype(dtype_of(shape)), reduced_dims(dims) {
+      : op(op_), dtype(dtype_of(shape)), reduced_dims(dims), home(shape) {
     if (shape.dim() > kMaxDims) {
       throw std::runtime_error("safeops: at most 64 dimensions, got " +
                                std::to_string(shape.dim()));
@@ -43,6 +44,7 @@ struct RowCall {
 
   void add(const Tensor& t, bool has_reduced) {
     if (dtype_of(t) != dtype) throw std::runtime_error("safeops: expected operands of one dtype");
+    check_device(t);
     const bool all = has_reduced || keepdim;
     if (t.dim() != (all ? dims() : kept.dims)) {
       throw std::runtime_error("safeops: the operands have different numbers of dimensions");
@@ -61,6 +63,7 @@ struct RowCall {
     if (t.scalar_type() != ScalarType::Bool) {
       throw std::runtime_error("safeops: expected a boolean mask");
     }
+    check_device(t);
     Sizes stride;
     const int64_t lead = dims() - t.dim();
     if (lead < 0) throw std::runtime_error("safeops: the mask has more dimensions than the input");
@@ -78,7 +81,7 @@ struct RowCall {
   }
 
   // The result, contiguous: like the input, or without the reduced dimensions (or 1 there).
-  Tensor make_out(bool has_reduced, const Tensor& like) {
+  Tensor make_out(bool has_reduced) {
     int64_t shape[kMaxDims], strides[kMaxDims], at[2] = {}, total = 1;
     int count = 0;
     Sizes stride;
@@ -99,7 +102,7 @@ struct RowCall {
       stride[d] = is_reduced(d) && !has_reduced ? 0 : strides[from];
       from += all || !is_reduced(d);
     }
-    Tensor result = empty(count, shape, strides, total, dtype, like);
+    Tensor result = empty(count, shape, strides, total, dtype, home);
     out = operands;
     place(result.mutable_data_ptr(), kElementSize[dtype], stride, has_reduced);
     return result;
@@ -117,6 +120,12 @@ struct RowCall {
   }
 
  private:
+  void check_device(const Tensor& t) const {
+    if (t.is_cpu() != home.is_cpu() || t.get_device_index() != home.get_device_index()) {
+      throw std::runtime_error("safeops: expected all tensors on one device");
+    }
+  }
+
   void check_sizes(const Tensor& t, bool has_reduced, bool all) {
     int64_t at[2] = {}, own = 0;
     for (int64_t d = 0; d < dims(); ++d) {

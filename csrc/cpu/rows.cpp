@@ -1,8 +1,7 @@
 // Row ops on the CPU: which way a call is walked, threads, registration.
 
-#include <torch/csrc/stable/library.h>
-
 #include "../levels.h"
+#include "../row_ops.h"
 #include "line_walk.h"
 #include "strip_walk.h"
 
@@ -53,101 +52,17 @@ void run_lines(const RowCall& call) {
   }
 }
 
-void walk(const RowCall& call) {
-  if (call.kept.numel == 0 || (call.reduced.numel == 0 && call.whole[call.out])) return;
-  if (!lies_in_lines(call) && lies_in_strips(call)) {
-    run_strips(call);
-  } else {
-    run_lines(call);
-  }
-}
-
-int64_t bits_of(const Tensor& x, const std::vector<int64_t>& dims) {
-  int64_t bits = 0;
-  for (int64_t d : dims) {
-    if (d < 0 || d >= std::min<int64_t>(std::max<int64_t>(x.dim(), 1), kMaxDims)) {
-      throw std::runtime_error("safeops: no dimension " + std::to_string(d) + " among " +
-                               std::to_string(x.dim()));
+struct Cpu {
+  static void walk(const RowCall& call) {
+    if (!lies_in_lines(call) && lies_in_strips(call)) {
+      run_strips(call);
+    } else {
+      run_lines(call);
     }
-    bits |= int64_t(1) << d;
   }
-  return bits;
-}
-
-// The call on the inputs that it has, and a mask: its result, which has whole lines or one element
-// each.
-Tensor run(RowCall& call, bool whole, const Tensor& x, const std::optional<Tensor>& mask) {
-  Tensor result = call.make_out(whole, x);
-  if (mask) call.add_mask(*mask);
-  call.settle();
-  walk(call);
-  return result;
-}
-
-// softmax(x, dim, mask) -> Tensor
-template <RowOp op> void pointwise(StableIValue* stack, uint64_t, uint64_t) {
-  Arguments arguments{stack};
-  const Tensor x = arguments.take<Tensor>();
-  const auto dim = arguments.take<int64_t>();
-  const auto mask = arguments.take<std::optional<Tensor>>();
-  RowCall call(op, x, bits_of(x, {dim}));
-  call.add(x, true);
-  stack[0] = torch::stable::detail::from(run(call, true, x, mask));
-}
-
-// softmax_backward(grad, result, dim, mask) -> Tensor
-template <RowOp op> void pointwise_backward(StableIValue* stack, uint64_t, uint64_t) {
-  Arguments arguments{stack};
-  const Tensor grad = arguments.take<Tensor>(), result = arguments.take<Tensor>();
-  const auto dim = arguments.take<int64_t>();
-  const auto mask = arguments.take<std::optional<Tensor>>();
-  RowCall call(op, grad, bits_of(grad, {dim}));
-  call.backward = true;
-  call.add(grad, true);
-  call.add(result, true);
-  stack[0] = torch::stable::detail::from(run(call, true, grad, mask));
-}
-
-// logsumexp(x, dim, keepdim, mask) -> Tensor
-void reduction(StableIValue* stack, uint64_t, uint64_t) {
-  Arguments arguments{stack};
-  const Tensor x = arguments.take<Tensor>();
-  const auto dims = arguments.take<std::vector<int64_t>>();
-  const bool keepdim = arguments.take<bool>();
-  const auto mask = arguments.take<std::optional<Tensor>>();
-  RowCall call(kLogSumExp, x, bits_of(x, dims));
-  call.keepdim = keepdim;
-  call.add(x, true);
-  stack[0] = torch::stable::detail::from(run(call, false, x, mask));
-}
-
-// logsumexp_backward(grad, x, result, dim, keepdim, mask) -> Tensor
-void reduction_backward(StableIValue* stack, uint64_t, uint64_t) {
-  Arguments arguments{stack};
-  const Tensor grad = arguments.take<Tensor>();
-  const Tensor x = arguments.take<Tensor>();
-  const Tensor result = arguments.take<Tensor>();
-  const auto dims = arguments.take<std::vector<int64_t>>();
-  const bool keepdim = arguments.take<bool>();
-  const auto mask = arguments.take<std::optional<Tensor>>();
-  RowCall call(kLogSumExp, x, bits_of(x, dims));
-  call.backward = true;
-  call.keepdim = keepdim;
-  call.add(x, true);
-  call.add(grad, false);
-  call.add(result, false);
-  stack[0] = torch::stable::detail::from(run(call, true, x, mask));
-}
+};
 
 }  // namespace
 }  // namespace safeops
 
-STABLE_TORCH_LIBRARY_IMPL(safeops, CPU, m) {
-  using namespace safeops;
-  m.impl("softmax", &pointwise<kSoftmax>);
-  m.impl("softmax_backward", &pointwise_backward<kSoftmax>);
-  m.impl("log_softmax", &pointwise<kLogSoftmax>);
-  m.impl("log_softmax_backward", &pointwise_backward<kLogSoftmax>);
-  m.impl("logsumexp", &reduction);
-  m.impl("logsumexp_backward", &reduction_backward);
-}
+STABLE_TORCH_LIBRARY_IMPL(safeops, CPU, m) { safeops::register_rows<safeops::Cpu>(m); }

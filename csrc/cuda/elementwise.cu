@@ -62,7 +62,7 @@ using Launch = void (*)(const OnDevice&, const Part&);
 
 template <class Kind, class M, template <class> class Op, int inputs, int width>
 void launch_width(const OnDevice& device, const Part& part) {
-  const int64_t blocks = blocks_for(part.n, kThreads * width * kUnroll);
+  const int64_t blocks = blocks_for(part.n, kThreads * width * kUnroll<width>);
   launch(device, blocks, kThreads, elementwise<Kind, M, Op, inputs, width>, packed<inputs>(part));
 }
 

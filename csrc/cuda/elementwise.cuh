@@ -5,7 +5,8 @@
 
 namespace safeops {
 
-constexpr int kThreads = 256, kUnroll = 2;
+constexpr int kThreads = 256;
+template <int width> constexpr int kUnroll = width == 8 ? 1 : 2;  // as many as registers are for
 
 // One call, or a part of one with less than 2**31 elements. Results lie one after the other.
 template <int inputs> struct Elementwise {
@@ -100,17 +101,17 @@ __global__ void __launch_bounds__(kThreads) elementwise(const Elementwise<inputs
                : call.in[k]    ? element<F>(call.in[k], call.own[k])
                                : F(call.value[k]);
   }
-  const uint32_t first = blockIdx.x * (kThreads * width * kUnroll) + threadIdx.x * width;
-  F in[kUnroll][inputs][width];
-  int count[kUnroll];
+  const uint32_t first = blockIdx.x * (kThreads * width * kUnroll<width>)+threadIdx.x * width;
+  F in[kUnroll<width>][inputs][width];
+  int count[kUnroll<width>];
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
+  for (int u = 0; u < kUnroll<width>; ++u) {
     const uint32_t i = first + u * kThreads * width;
     count[u] = i >= call.n ? 0 : call.n - i < width ? int(call.n - i) : width;
     if (count[u] > 0) read<M, inputs, width>(call, value, i, count[u], in[u]);
   }
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
+  for (int u = 0; u < kUnroll<width>; ++u) {
     const uint32_t i = first + u * kThreads * width;
     if (count[u] > 0) treat<Kind, M, Op, inputs, width>(call, op, i, count[u], in[u]);
   }

@@ -1,5 +1,6 @@
 // Rows that hold infinities, NaN or nothing at all, and gradients whose sums overflow: rare, so in
-// double, and read as often as it takes. Needs exp.h and log.h with F = double. A Line has
+// double, and read as often as it takes. Needs exp.h and log.h with F = double. Threads that share a
+// line count and sum together: whether they do must not depend on what they have read. A Line has
 //
 // at(k, i)             element i of operand k
 // count(is), sum(of)   of the elements that take part; is(i), of(i)
@@ -40,8 +41,9 @@ template <class Line> SAFEOPS_FN void ragged_logsumexp(const Line& line, double 
 template <RowOp op, class Line> SAFEOPS_FN void ragged_gradients(const Line& line, double sum) {
   constexpr bool soft = op == kSoftmax;
   constexpr double none = soft ? 0 : -kInfinity;
-  const bool zero = line.count([&](int64_t i) { return line.at(0, i) != 0; }) == 0 ||
-                    line.count([&](int64_t i) { return line.at(1, i) != none; }) == 0;
+  const double gradients = line.count([&](int64_t i) { return line.at(0, i) != 0; });
+  const double masses = line.count([&](int64_t i) { return line.at(1, i) != none; });
+  const bool zero = gradients == 0 || masses == 0;
   const bool natural = line.count([&](int64_t i) { return !finite(line.at(0, i)); }) > 0;
   const double scale = natural || magnitude(sum) <= 1 ? 1 : 0x1p-64;
   const double limit = natural ? kInfinity : line.max() * scale;

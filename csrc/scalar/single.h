@@ -36,5 +36,8 @@ SAFEOPS_FN double root(double x) { return ::sqrt(x); }
 template <class F> SAFEOPS_FN F larger(F a, F b) { return a > b ? a : b; }
 template <class F> SAFEOPS_FN F smaller(F a, F b) { return a < b ? a : b; }
 
+// All ones where a mask is false.
+SAFEOPS_FN int unless(bool mask) { return int(mask) - 1; }
+
 template <class I> SAFEOPS_FN bool any_greater(I a, I b) { return a > b; }
 template <class S, class I> SAFEOPS_FN S lookup16(const S* table, I i) { return table[i & 15]; }

@@ -3,6 +3,8 @@
 
 constexpr double kInfinity = __builtin_inf(), kNan = __builtin_nan("");
 
+SAFEOPS_FN double magnitude_of(double v) { return v < 0 ? -v : v; }
+
 // A finite or infinite v held inside +-max; NaN stays.
 SAFEOPS_FN double held(double v, double max) { return v > max ? max : v < -max ? -max : v; }
 
@@ -15,8 +17,8 @@ SAFEOPS_FN bool is_large(double scale) { return scale > 0x1p+20 || scale < -0x1p
 
 // What is missing of v in its rounded form, if it can change a result.
 template <class S> SAFEOPS_FN S correction(double v, S rounded) {
-  const double rest = v - rounded, size = rest < 0 ? -rest : rest;
-  return size > 0x1p-31 * (v < 0 ? -v : v) ? S(rest) : S(0);
+  const double rest = v - rounded;
+  return magnitude_of(rest) > 0x1p-31 * magnitude_of(v) ? S(rest) : S(0);
 }
 
 // e * scale for exponentials e that are kept 2**kUp times as large, with the factor in two parts.
@@ -54,4 +56,22 @@ constexpr int kGradientUp = 64;
 constexpr double kGradientDown = 0x1p-64;
 template <class F> SAFEOPS_FN F log_softmax_gradient(F grad, F y, F total, scalar_of<F> max) {
   return within(fma(exp_of<kGradientUp>(y), F(-total), grad), max);
+}
+
+// Whether the formulas above hold for a line: no infinities, NaN or emptiness in it, no sum that
+// overflows. S is the compute type, max the largest number of what memory holds.
+template <RowOp op, bool backward, class S>
+SAFEOPS_FN bool is_ordinary(const Slot& slot, double max) {
+  const double total = magnitude_of(slot.total), weight = magnitude_of(slot.weight);
+  constexpr double least = format<S>::smallest_normal / kGradientDown, most = format<S>::max / 4;
+  if constexpr (!backward) {
+    return slot.top > -kInfinity && slot.top < kInfinity && slot.total == slot.total;
+  }
+  if constexpr (op == kSoftmax) return total <= max;
+  if constexpr (op == kLogSoftmax) {
+    return slot.top > -kInfinity && total <= most && (total >= least || total == 0);
+  }
+  // The result is known, but rounded, so the sum is not 1.
+  return weight > 0 && weight <= max && weight <= format<S>::max * slot.total && slot.top >= -max &&
+         slot.top <= max;
 }
