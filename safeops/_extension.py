@@ -64,8 +64,8 @@ def _python() -> str:
 
 def give_up(why: str) -> None:
     """No kernels, for that reason; an error where they are required."""
-    global module, reason
-    module, reason = None, why
+    global module, reason, devices
+    module, reason, devices = None, why, ()
     if _mode() == "require":
         raise RuntimeError(f"SAFEOPS_KERNELS=require, but there are no kernels: {why}")
 
@@ -73,5 +73,6 @@ def give_up(why: str) -> None:
 module: ModuleType | None
 reason: str | None
 module, reason = _load()
+devices: tuple[str, ...] = tuple(module.devices()) if module is not None else ()
 if reason is not None:
     give_up(reason)

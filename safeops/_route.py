@@ -38,6 +38,10 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 _KERNEL_DTYPES = frozenset(DTYPES)
 _ROW_DTYPES = frozenset((*DTYPES, torch.bool))
 _STRIDED = torch.strided
+NO_CUDA = (
+    ": these kernels were built without CUDA; with nvcc and a CUDA build of torch present, "
+    "'SAFEOPS_BUILD=cuda pip install --no-build-isolation .' builds those for it too"
+)
 
 
 def raw(name: str) -> Callable[..., Any]:
@@ -113,9 +117,10 @@ def is_plain(grad: Tensor) -> bool:
     return type(grad) in _PLAIN and grad.layout is _STRIDED and not transforms_active()
 
 
-def readable(tensor: Tensor) -> bool:
-    """A plain CPU tensor in eager mode: a look at its values costs nothing and breaks nothing."""
-    if is_compiling() or not is_plain(tensor) or not tensor.is_cpu:
+def readable(tensor: Tensor, anywhere: bool = False) -> bool:
+    """A plain CPU tensor in eager mode: a look at its values costs nothing and breaks nothing.
+    On other devices, if that will do, it breaks nothing."""
+    if is_compiling() or not is_plain(tensor) or not (tensor.is_cpu or anywhere):
         return False
     if _dispatch_mode(_ModeKey.PROXY) is not None:  # make_fx, which would bake the answer in
         return False
@@ -187,10 +192,20 @@ def obstacle(
             return f"{type(tensor).__name__} is not a plain torch.Tensor"
         if tensor.dtype not in dtypes:
             return f"no kernel for {tensor.dtype}"
-        if not tensor.is_cpu:
-            return f"no kernel for device {tensor.device}"
+        if not tensor.is_cpu and (why := _device_obstacle(tensor, tensors)) is not None:
+            return why
         if tensor.layout is not _STRIDED or tensor.is_nested:
             return "no kernel for sparse, nested or other non-strided tensors"
+    return None
+
+
+def _device_obstacle(tensor: Tensor, tensors: Sequence[Any]) -> str | None:
+    """Of a tensor that is not on the CPU. A 0-dim CPU tensor goes with every device."""
+    device = tensor.device
+    if device.type not in _extension.devices:
+        return f"no kernel for device {device}{NO_CUDA if tensor.is_cuda else ''}"
+    if any(o.device != device and not (o.is_cpu and o.dim() == 0) for o in tensors):
+        return "the tensors are on several devices"
     return None
 
 
@@ -199,6 +214,8 @@ def row_obstacle(x: Any, mask: Any, kept: bool = False) -> str | None:
     if mask is None:
         return obstacle(x, kept=kept)
     why = obstacle(x, mask, dtypes=_ROW_DTYPES, kept=kept)
+    if why is None and mask.is_cpu is not x.is_cpu:
+        return "x and mask are on several devices"
     if why is None and (mask.dtype is not torch.bool or x.dtype is torch.bool):
         return f"no kernel for {x.dtype} with a mask of {mask.dtype}"
     return why

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -17,6 +16,7 @@ from torch import Tensor
 import safeops
 
 from . import _extension
+from ._facts import versions
 from ._route import DTYPES
 
 # --- the cases ---------------------------------------------------------------------------------
@@ -210,26 +210,6 @@ def self_test() -> dict[str, list[str]]:
 
 
 # --- what is shown -----------------------------------------------------------------------------
-
-
-def kernels() -> str:
-    module = _extension.module
-    if module is None:
-        return f"none: {_extension.reason} (the ops run torch formulas: same results within 1 ULP)"
-    return f"level {module.level()} of {', '.join(module.levels())}"
-
-
-def versions() -> dict[str, str]:
-    facts = {
-        "safeops": safeops.__version__,
-        "torch": torch.__version__,
-        "Python": platform.python_version(),
-        "platform": platform.platform(),
-        "kernels": kernels(),
-    }
-    module = _extension.module
-    built = {} if module is None else module.build_info()
-    return facts | {f"built with: {key}": str(value) for key, value in built.items()}
 
 
 def _table(found: dict[str, list[str]]) -> Table:

@@ -34,16 +34,16 @@ def copy_tree(to, names=TREE):
 
 def run(*arguments, cwd, python=sys.executable, **variables):
     """Python with these arguments, and no SAFEOPS_ or compiler variable but the given ones."""
-    dropped = ("SAFEOPS_", "CXX", "CC", "PYTHONPATH")
+    dropped = ("SAFEOPS_", "CXX", "CC", "CUDA_", "TORCH_CUDA_", "PYTHONPATH")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(dropped)}
     return subprocess.run(
         [python, *arguments], cwd=cwd, env=environment | variables, capture_output=True, text=True
     )
 
 
-def build(tree, hook="build_wheel", **variables):
+def build(tree, hook="build_wheel", before="", **variables):
     """Runs one hook of the build backend, as pip does; its result lies in tree/dist."""
-    code = f"from setuptools import build_meta; build_meta.{hook}('dist')"
+    code = f"{before}\nfrom setuptools import build_meta; build_meta.{hook}('dist')"
     return run("-c", code, cwd=tree, **variables)
 
 
@@ -145,7 +145,7 @@ def test_sdist_holds_what_a_build_needs(tree):
 # --- when kernels cannot be built --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["fast", "cuda", ""])
+@pytest.mark.parametrize("mode", ["fast", ""])
 def test_unknown_mode(tree, mode):
     result = build(tree, SAFEOPS_BUILD=mode)
     assert result.returncode != 0
@@ -187,7 +187,7 @@ needs_kernels = pytest.mark.skipif(
 def test_failed_compilation_gives_the_pure_package(broken_tree):
     result = build(broken_tree)
     assert result.returncode == 0, result.stderr
-    (sentence,) = sentences(result)
+    *_, sentence = sentences(result)  # before it one of CUDA, if that was tried first
     assert sentence.startswith(FAILED)
     assert sentence.endswith("going on without them, on the torch formulas")
     assert built(broken_tree).name.endswith("-py3-none-any.whl")

@@ -25,6 +25,7 @@ from .._route import (
 from ._formulas import Formulas
 from ._options import COMPUTE, Constants, as_floating, check
 
+_CPU = torch.device("cpu")
 Call = tuple[bool, torch.dtype, Constants]  # kernel or formulas, the result's dtype, constants
 
 
@@ -129,7 +130,7 @@ class Binary(Elementwise):
 
     def __call__(self, options: tuple, x: Any, y: Any) -> Tensor:
         if type(y) in (float, int) and obstacle(x) is None:
-            y = torch.tensor(y, dtype=COMPUTE[x.dtype], device=x.device)
+            y = torch.tensor(y, dtype=COMPUTE[x.dtype], device=_CPU)  # a copy to a GPU would wait
         elif obstacle(x, y) is not None or x.dtype is not y.dtype:
             return self.general(options, x, y)
         dtype = x.dtype
