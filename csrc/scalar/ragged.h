@@ -1,6 +1,6 @@
 // Rows that hold infinities, NaN or nothing at all, and gradients whose sums overflow: rare, so in
-// double, and read as often as it takes. Needs exp.h and log.h with F = double. Threads that share a
-// line count and sum together: whether they do must not depend on what they have read. A Line has
+// double, and read as often as it takes. Needs exp.h and log.h with F = double. Threads that share
+// a line count and sum together: whether they do must not depend on what they have read. A Line has
 //
 // at(k, i)             element i of operand k
 // count(is), sum(of)   of the elements that take part; is(i), of(i)
