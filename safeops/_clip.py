@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ._formulas import overlaps
 from ._gradients import (
     Gradients,
     NonFiniteGradientError,
@@ -17,7 +18,6 @@ from ._gradients import (
     check_tensors,
     user_level,
 )
-from ._multi_tensor import overlaps
 from ._ranks import is_sharded
 from ._reports import ClipReport, counts_of
 from ._route import DTYPES

@@ -7,12 +7,13 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from . import _ranks
+from . import _queued, _ranks
 from ._lots import Lots
 from ._reports import ClipReport
 from ._statistics import Row, joined, scaled
@@ -133,14 +134,18 @@ def policy(nonfinite: str, error_if_nonfinite: bool = False) -> str:
 
 
 class Gradients:
-    """Read once, by the p-norm. `total` is that of all ranks that hold a part."""
+    """Read once, by the p-norm. Of those that are `queued` on a GPU the host knows nothing yet."""
 
     def __init__(
         self, parameters: Listed, p: float = 2.0, group: Any = None, detailed: bool = False
     ):
         self.parameters, self.names = parameters
         self.lots = self._read(p, detailed)
-        self.total = self._over_ranks(group)
+        self.queued = (
+            _queued.BUILT and group is None and _queued.possible(self.lots) and not self._meshes()
+        )
+        if not self.queued:
+            self.total = self._over_ranks(group)
 
     def _read(self, p: float, detailed: bool) -> Lots:
         try:
@@ -168,6 +173,11 @@ class Gradients:
             raise ValueError(
                 "expected parameters to clip, got only frozen ones: none requires grad or has one"
             )
+
+    @cached_property
+    def total(self) -> Row:
+        """That of all ranks that hold a part."""
+        return self._over_ranks(None)
 
     def _over_ranks(self, group: Any) -> Row:
         lots = self.lots

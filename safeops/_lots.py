@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from . import _multi_tensor, _ranks
+from ._formulas import Formulas, overlaps
 from ._statistics import Row, joined
 
 CPU = torch.device("cpu")
@@ -35,7 +36,7 @@ def part_of(place: int, whole: Any) -> Part:
     if whole.is_nested:
         raise TypeError("expected dense or sparse tensors, got a nested one: pass its values()")
     if whole.layout is torch.strided:
-        expanded = _multi_tensor.overlaps(whole)
+        expanded = overlaps(whole)
         return part_of(place, whole.clone()) if expanded else Part(place, whole, whole)
     if whole.layout is torch.sparse_coo:
         whole = whole.coalesce()
@@ -65,7 +66,8 @@ class Lot(NamedTuple):
     @property
     def device(self) -> torch.device:
         """That of the first tensor."""
-        return self.batch.device if isinstance(self.batch, _multi_tensor.Formulas) else CPU
+        on_cpu = not (self.readings.on_gpu or isinstance(self.batch, Formulas))
+        return CPU if on_cpu else self.batch.device
 
     @property
     def counted(self) -> bool:
@@ -114,8 +116,8 @@ class Lots:
         for part in self.parts:
             kinds.setdefault((part.counted, part.mesh), []).append(part)
         for alike in kinds.values():
-            for batch in _multi_tensor.batches([part.tensor for part in alike], self.p):
-                self._add(batch, [alike[i] for i in batch.places])
+            for batch, places in _multi_tensor.batches([part.tensor for part in alike], self.p):
+                self._add(batch, [alike[i] for i in places])
 
     def total(self) -> Row:
         """Of what this rank holds."""
@@ -153,7 +155,7 @@ class Lots:
         """That of the first tensor."""
         if len(self.lots) < 2:
             return self.lots[0].device if self.lots else CPU
-        return min(self.lots, key=lambda lot: lot.places[0]).device
+        return min(self.lots, key=lambda lot: min(lot.places)).device
 
     def any_double(self) -> bool:
         return any(lot.batch.any_double for lot in self.lots)

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from . import _clip, _gradients
+from . import _clip, _gradients, _queued
 from ._gradients import Gradients, NonFiniteGradientError, NonFiniteGradientWarning
 from ._lots import ONE, Lots
 from ._multi_tensor import clip_in_place, read_one
@@ -63,6 +63,9 @@ def clip_grad_norm_(
             "drop": bad elements become 0, and the others are clipped by their own norm; the same
             warning. "keep": nothing is changed. "raise": nothing is changed, NonFiniteGradientError
             names parameters, counts and first indices.
+            On one GPU that has kernels, with norms of order 1 and 2, "keep" and "drop" wait for
+            nothing, and so drop cannot warn; the others copy one flag, since ``.grad`` can become
+            None on the host only.
         names: what to call the parameters in messages; a module brings its own.
         process_group: ranks that hold different parts of one model; all get the norm of all and
             decide alike. DTensor gradients bring their mesh, and replicas (DDP) need none.
@@ -86,22 +89,16 @@ def clip_grad_norm_(
     networks", section 3.2.
     """
     policy = _gradients.policy(nonfinite, error_if_nonfinite)
-    outcome, _ = _clipped(parameters, max_norm, norm_type, policy, names, process_group)
-    return outcome.total_norm
+    limit, order = _gradients.limit("max_norm", max_norm), _gradients.order(norm_type)
+    gradients = Gradients(_gradients.listed(parameters, names), order, process_group)
+    gradients.check_missing()
+    norm = _queued.clip(gradients, limit, policy) if gradients.queued else None
+    return _clipped(gradients, limit, policy)[0].total_norm if norm is None else norm
 
 
 def _clipped(
-    parameters: Tensors,
-    max_norm: float,
-    norm_type: float | str,
-    policy: str,
-    names: Sequence[str] | None,
-    group: Any,
-    detailed: bool = False,
+    gradients: Gradients, limit: float, policy: str, detailed: bool = False
 ) -> tuple[_clip.Outcome, ClipReport | None]:
-    limit, order = _gradients.limit("max_norm", max_norm), _gradients.order(norm_type)
-    gradients = Gradients(_gradients.listed(parameters, names), order, group, detailed)
-    gradients.check_missing()
     outcome = _clip.decide(gradients, limit, policy)
     return outcome, _clip.carry_out(gradients, outcome, limit, policy, detailed=detailed)
 
@@ -134,7 +131,10 @@ def clip_report(
     ('clipped', 'weight', 4.0)
     """
     policy = _gradients.policy(nonfinite, error_if_nonfinite)
-    _, report = _clipped(parameters, max_norm, norm_type, policy, names, process_group, True)
+    limit, order = _gradients.limit("max_norm", max_norm), _gradients.order(norm_type)
+    gradients = Gradients(_gradients.listed(parameters, names), order, process_group, True)
+    gradients.check_missing()
+    _, report = _clipped(gradients, limit, policy, True)
     assert report is not None
     return report
 

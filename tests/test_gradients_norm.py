@@ -18,6 +18,7 @@ import torch
 import safeops
 from safeops import _extension
 from tests.cases import DTYPES, tiny
+from tests.gradient_devices import EMULATED
 from tests.gradient_samples import (
     EDGES,
     assert_clips,
@@ -233,6 +234,7 @@ def digests():
     return [digest(results(dtype, p)) for dtype in DTYPES for p in (2, 1)]
 
 
+@pytest.mark.skipif(EMULATED, reason="levels are those of the CPU kernels")
 @pytest.mark.parametrize("level", LEVELS)
 def test_level_gives_the_same_bits(kernel, level):
     skip_what_the_machine_lacks(level)

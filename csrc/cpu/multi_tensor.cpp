@@ -1,12 +1,26 @@
 // Many tensors at once: cut into chunks, which the threads share; joined in their order.
 
-#include "multi_tensor.h"
+#include "../multi_tensor.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "../levels.h"
 #include "../results.h"
+#include "isa.h"
+
+namespace safeops {
+namespace {
+
+// The loops over one chunk, at one level.
+struct ChunkLoops {
+  void (*read[2][2][kDtypes])(const char* data, int64_t n, Reading* result);  // detailed, power - 1
+  void (*scale[kDtypes])(char* data, int64_t n, const Factor& factor);
+  void (*clip[kDtypes])(char* data, int64_t n, const Bounds& bounds);
+};
+
+}  // namespace
+}  // namespace safeops
 
 #define SAFEOPS_BODY "multi_tensor.inc"
 #include "levels.inc"
@@ -14,19 +28,10 @@
 namespace safeops {
 namespace {
 
-constexpr int64_t kChunkBytes = 1 << 16;
-
 #define SAFEOPS_CHUNK_LOOPS(level) &level::table
 const ChunkLoops* const kTables[] = {SAFEOPS_EACH_LEVEL(SAFEOPS_CHUNK_LOOPS)};
 
 const ChunkLoops& loops() { return *kTables[current_level.load(std::memory_order_relaxed)]; }
-
-int64_t chunk_size(Dtype dtype) { return kChunkBytes / kElementSize[dtype]; }
-
-// The chunks of a span; none of one without elements.
-int64_t chunks_of(const Span& span) {
-  return (span.n + chunk_size(span.dtype) - 1) / chunk_size(span.dtype);
-}
 
 std::vector<Span> cut(const std::vector<Span>& spans) {
   std::vector<Span> chunks;
@@ -49,46 +54,17 @@ template <class Visit> void visit_all(const std::vector<Span>& chunks, const Vis
   spread(count, bytes / std::max<int64_t>(1, count), visit);
 }
 
-// The sum of the powers, as sum * 2**(power * exponent) with the largest exponent there is.
-struct Sum {
-  double value = 0;
-  int64_t exponent = 0;
-};
-
-Sum sum_of(const Reading* chunks, int64_t count, int power) {
-  const Reading* const end = chunks + count;
-  bool any = false;
-  Sum sum;
-  for (const Reading* c = chunks; c < end; ++c) {
-    if (c->sum == 0) continue;
-    sum.exponent = any ? std::max(sum.exponent, c->exponent) : c->exponent;
-    any = true;
-  }
-  for (const Reading* c = chunks; c < end; ++c) {
-    const int64_t shift = power * (c->exponent - sum.exponent);
-    sum.value += shift == 0 ? c->sum : std::ldexp(c->sum, std::max<int64_t>(shift, -5000));
-  }
-  return sum;
-}
-
-Statistics joined(const Reading* chunks, int64_t count, int64_t numel, int power) {
-  const Sum sum = sum_of(chunks, count, power);
-  int exponent;
-  Statistics s;
-  s.norm = std::frexp(power == 2 ? std::sqrt(sum.value) : sum.value, &exponent);
-  s.exponent = s.norm == 0 ? 0 : sum.exponent + exponent;
-  s.numel = numel;
-  for (const Reading* c = chunks; c < chunks + count; ++c) {
-    s.largest = std::max(s.largest, c->largest);
-    s.nan += c->nan;
-    s.posinf += c->posinf;
-    s.neginf += c->neginf;
-    s.zeros += c->zeros;
-  }
-  return s;
+// Each thread from its last chunk to its first: a read before this left the last ones in the cache.
+template <class Write> void write_all(const std::vector<Span>& spans, const Write& write) {
+  const std::vector<Span> chunks = cut(spans);
+  visit_all(chunks, [&](int64_t begin, int64_t end) {
+    for (int64_t k = end; k-- > begin;) write(chunks[k]);
+  });
 }
 
 }  // namespace
+
+namespace cpu {
 
 std::vector<Reading> read(const std::vector<Span>& spans, int power, bool detailed) {
   const auto& read_chunk = loops().read[detailed][power - 1];
@@ -107,34 +83,7 @@ std::vector<Reading> read(const std::vector<Span>& spans, int power, bool detail
   return readings;
 }
 
-std::vector<Statistics> each_of(const std::vector<Span>& spans, const std::vector<Reading>& chunks,
-                                int power) {
-  std::vector<Statistics> result;
-  result.reserve(spans.size());
-  const Reading* next = chunks.data();
-  for (const Span& span : spans) {
-    result.push_back(joined(next, chunks_of(span), span.n, power));
-    next += chunks_of(span);
-  }
-  return result;
-}
-
-Statistics all_of(const std::vector<Span>& spans, const std::vector<Reading>& chunks, int power) {
-  int64_t numel = 0;
-  for (const Span& span : spans) numel += span.n;
-  return joined(chunks.data(), chunks.size(), numel, power);
-}
-
-// Each thread from its last chunk to its first: a read before this left the last ones in the cache.
-template <class Write> static void write_all(const std::vector<Span>& spans, const Write& write) {
-  const std::vector<Span> chunks = cut(spans);
-  visit_all(chunks, [&](int64_t begin, int64_t end) {
-    for (int64_t k = end; k-- > begin;) write(chunks[k]);
-  });
-}
-
-void scale(const std::vector<Span>& spans, double value, int shift) {
-  const Factor factor{std::ldexp(value, shift - shift / 2), std::ldexp(1.0, shift / 2)};
+void scale(const std::vector<Span>& spans, const Factor& factor) {
   const auto& scale_chunk = loops().scale;
   write_all(spans, [&](const Span& c) { scale_chunk[c.dtype](c.data, c.n, factor); });
 }
@@ -144,4 +93,5 @@ void clip(const std::vector<Span>& spans, const Bounds& bounds) {
   write_all(spans, [&](const Span& c) { clip_chunk[c.dtype](c.data, c.n, bounds); });
 }
 
+}  // namespace cpu
 }  // namespace safeops
