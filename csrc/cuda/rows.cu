@@ -122,6 +122,12 @@ int64_t ranks_along(int64_t n, int width, int held) {
   return std::min<int64_t>(kMostThreads, power_of_two(blocks_for(n, held)));
 }
 
+// Runs may be short, where several dimensions are reduced.
+int chunk_ranks(int64_t inner, int held) {
+  const int64_t ranks = power_of_two(blocks_for(inner, held));
+  return int(std::min<int64_t>(kChunkThreads, std::max<int64_t>(kWarp, ranks)));
+}
+
 template <RowOp op, bool backward, class M, int width>
 void launch_along(const OnDevice& device, const Lines& l, const Tensor& home) {
   constexpr bool long_lines = !backward && sizeof(typename M::F) == 4 && width > 1;
@@ -136,7 +142,7 @@ void launch_along(const OnDevice& device, const Lines& l, const Tensor& home) {
     if (one_run && l.n <= kMostThreads * kHeldLong<M>)
       return launch_whole<Long>(device, l, kMostThreads, 1);
   }
-  launch_chunks<Kind>(device, l, kChunkThreads, 1, home);
+  launch_chunks<Kind>(device, l, chunk_ranks(l.inner, kHeld<M>), 1, home);
 }
 
 template <RowOp op, bool backward, class M>

@@ -124,7 +124,7 @@ template <RowOp op, class Tile, int held> struct Work<op, true, Tile, held> {
           tile.begin + (int64_t(q) * tile.line.team.size + tile.line.team.rank) * Tile::width;
       F y[Tile::width];
       tile.read_vector(1, hidden, 0, i, y);
-      for (F one : y) found |= !(one == hidden);
+      for (F one : y) found |= one > hidden;
       top = tile.line.team.joined(found ? F(0) : hidden, Larger{});
       if (!tile.line.team.any(top == hidden)) break;
     }
