@@ -1,6 +1,6 @@
 // Many tensors at once on a GPU: tables of those of one dtype, and a launch for each.
 
-#include "multi_tensor.cuh"
+#include "decide.cuh"
 
 #include <algorithm>
 

@@ -7,7 +7,7 @@
 
 namespace safeops {
 
-constexpr int kLanes = 32, kChunkThreads = 256, kDecideThreads = 512;
+constexpr int kLanes = 32, kChunkThreads = 256;
 constexpr int kAtOnce = 4;  // vectors that a thread reads before it uses them
 
 // A tensor, or a part of one: its first chunk in the launch, and the elements of its last one.
@@ -101,17 +101,23 @@ template <class M> SAFEOPS_FN Chunk<M> chunk_of(const Table& table) {
   return {reinterpret_cast<Word*>(data), n, head, (n - head) / kVector<M>};
 }
 
+template <class M>
+SAFEOPS_FN void load_some(const Chunk<M>& chunk, int first,
+                          typename M::F (&x)[kAtOnce][kVector<M>]) {
+#pragma unroll
+  for (int u = 0; u < kAtOnce; ++u) {
+    const int i = first + u * kChunkThreads;
+    if (i < chunk.vectors) load<M, kVector<M>>(chunk.vector(i), x[u]);
+  }
+}
+
 // visit(x, k) for the thread's elements; k says which accumulator is next.
 template <class M, class Visit> SAFEOPS_FN void each(const Chunk<M>& chunk, const Visit& visit) {
   constexpr int width = kVector<M>;
   if (chunk.single() < chunk.n) visit(M::widen(chunk.data[chunk.single()]), 0);
   for (int first = threadIdx.x; first < chunk.vectors; first += kAtOnce * kChunkThreads) {
     typename M::F x[kAtOnce][width];
-#pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
-      const int i = first + u * kChunkThreads;
-      if (i < chunk.vectors) load<M, width>(chunk.vector(i), x[u]);
-    }
+    load_some(chunk, first, x);
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
       const bool there = first + u * kChunkThreads < chunk.vectors;
@@ -195,11 +201,7 @@ SAFEOPS_FN void write_chunk(const Chunk<M>& chunk, const Op& op) {
   }
   for (int first = threadIdx.x; first < chunk.vectors; first += kAtOnce * kChunkThreads) {
     typename M::F x[kAtOnce][width];
-#pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) {
-      const int i = first + u * kChunkThreads;
-      if (i < chunk.vectors) load<M, width>(chunk.vector(i), x[u]);
-    }
+    load_some(chunk, first, x);
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
       const int i = first + u * kChunkThreads;
@@ -225,48 +227,6 @@ __global__ void __launch_bounds__(kChunkThreads)
   using F = typename M::F;
   write_chunk(chunk_of<M>(table),
               finite_clip_value<F>{F(bounds.min), F(bounds.max), F(bounds.nan), F(M::max)});
-}
-
-// --- the decision --------------------------------------------------------------------------------
-
-SAFEOPS_FN bool is_bad(const Statistics& s) { return s.nan + s.posinf + s.neginf != 0; }
-
-// What brings the norm down to the limit, if it is beyond.
-SAFEOPS_FN bool clips(const Statistics& all, double max_norm, Factor* factor) {
-  *factor = {1, 1};
-  if (all.norm == 0 || ::ldexp(all.norm, int(all.exponent)) <= max_norm) return false;
-  int shift, more;
-  const double limit = ::frexp(max_norm, &shift);
-  const double value = ::frexp(limit / all.norm, &more);
-  *factor = factor_of(value, shift - int(all.exponent) + more);
-  return true;
-}
-
-// Of all elements, or of the finite ones; a finite norm ends at the range of its dtype.
-SAFEOPS_FN double norm_of(const Statistics& all, bool of_finite, double most) {
-  if (is_bad(all) && !of_finite) {
-    return all.nan ? bitcast<double>(int64_t(0x7ff8) << 48) : double(INFINITY);
-  }
-  return smaller(::ldexp(all.norm, int(all.exponent)), most);
-}
-
-__global__ void __launch_bounds__(kDecideThreads)
-    decide_clip(const Reading* __restrict__ chunks, int64_t count, int64_t numel, int power,
-                const Goal goal, Decision* decision, void* norm, bool wide) {
-  Reading own;
-  for (int64_t i = threadIdx.x; i < count; i += kDecideThreads) {
-    own = together(own, chunks[i], power);
-  }
-  const auto join = [power](const Reading& a, const Reading& b) { return together(a, b, power); };
-  const Reading all = over_block<kDecideThreads>(own, join);
-  if (threadIdx.x != 0) return;
-  decision->all = statistics_of(all, numel, power);
-  const bool clipped = clips(decision->all, goal.max_norm, &decision->factor);
-  decision->writes = is_bad(decision->all) ? goal.drops : clipped;
-  const double value =
-      norm_of(decision->all, goal.drops, wide ? memory<kDouble>::max : memory<kFloat>::max);
-  if (norm != nullptr && wide) *static_cast<double*>(norm) = value;
-  if (norm != nullptr && !wide) *static_cast<float*>(norm) = float(value);
 }
 
 }  // namespace
