@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from . import check, machine, report
+from . import check, gpu, machine, report
 from .measure import SINGULAR, Case, Result, contenders, measure
 from .rows import DIRECTIONS, NO_GRAD, Row
-from .suite import OPS, ROWS
+from .suite import OPS, rows_on
 from .timing import FULL, QUICK, Effort
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -64,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument("--op", choices=OPS, help="default: all", **many)
     parse.add_argument("--size", type=size, help="elements; default: those of the row", **many)
     parse.add_argument("--dtype", choices=DTYPES, help="default: float32 bfloat16", **many)
+    parse.add_argument("--device", choices=(gpu.CPU, gpu.CUDA), default=gpu.CPU)
     parse.add_argument("--threads", type=thread_count, help="default: 1 2", **many)
     parse.add_argument("--direction", choices=DIRECTIONS, help="default: those of the row", **many)
     parse.add_argument(
@@ -94,27 +95,41 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     chosen = parse.parse_args(argv)
     if chosen.check and any(getattr(chosen, name) for name in CHECK_FIXES):
         parse.error(f"--check has its own: leave out --{', --'.join(CHECK_FIXES)}")
-    reason = machine.why_no_kernels()
+    if chosen.device == gpu.CUDA:
+        refuse_without_gpu(parse, chosen)
+    reason = machine.why_no_kernels(chosen.device)
     if (chosen.check or chosen.output) and reason is not None and not chosen.allow_formulas:
         parse.error(
             f"these would be numbers of the torch formulas, not of the kernels: {reason}. "
             "--allow-formulas if that is what you want"
         )
     chosen.op = chosen.op or OPS
-    most = min(2, machine.cores())
-    chosen.threads = chosen.threads or range(most if chosen.quick else 1, most + 1)
+    chosen.threads = chosen.threads or usual_threads(chosen)
     chosen.compile = not chosen.quick if chosen.compile is None else chosen.compile
     if not chosen.check and not cases(chosen):
         parse.error(f"no row of {', '.join(chosen.op)} has that --direction: leave it out")
     return chosen
 
 
+def refuse_without_gpu(parse: argparse.ArgumentParser, chosen: argparse.Namespace) -> None:
+    reason = gpu.why_none()
+    if reason is not None:
+        parse.error(f"--device cuda: {reason}; leave it out to measure on the CPU")
+    if chosen.threads:
+        parse.error("--threads are those of the CPU: leave them out with --device cuda")
+
+
+def usual_threads(chosen: argparse.Namespace) -> Sequence[int]:
+    most = min(2, machine.cores()) if chosen.device == gpu.CPU else 1
+    return range(most if chosen.quick else 1, most + 1)
+
+
 def cases(chosen: argparse.Namespace) -> list[Case]:
     usual = DTYPES[: 1 if chosen.quick else 2]
     dtypes = [getattr(torch, name) for name in dict.fromkeys(chosen.dtype or usual)]
     return [
-        Case(row, size, dtype, threads, direction, singular)
-        for row in ROWS
+        Case(row, size, dtype, threads, direction, singular, chosen.device)
+        for row in rows_on(chosen.device)
         if row.op in chosen.op
         for direction in dict.fromkeys(chosen.direction or row.directions)
         if row.takes(direction)
@@ -149,7 +164,7 @@ def measure_all(
 
 def run_table(chosen: argparse.Namespace, effort: Effort, out: Console) -> int:
     """The whole comparison."""
-    about = machine.describe()
+    about = machine.describe(chosen.device)
     report.header(out, about)
     needed = {case: contenders(case.row, chosen.compile) for case in cases(chosen)}
     results = measure_all(needed, effort, out)
@@ -164,9 +179,9 @@ def run_table(chosen: argparse.Namespace, effort: Effort, out: Console) -> int:
 
 def run_check(chosen: argparse.Namespace, effort: Effort, out: Console) -> int:
     """The requirements: 1 if one is missed."""
-    about = machine.describe()
+    about = machine.describe(chosen.device)
     report.header(out, about)
-    required, needed = check.plan(chosen.op, chosen.threads, chosen.compile)
+    required, needed = check.plan(chosen.op, chosen.threads, chosen.compile, chosen.device)
     results = measure_all(needed, effort, out)
     verdicts = check.judge(required, results)
     out.print(check.verdict_table(verdicts))

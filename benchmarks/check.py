@@ -9,10 +9,14 @@ from typing import Any
 
 from rich.table import Table
 
+from . import gpu_requirements, requirements
+from .gpu import CPU
 from .measure import Case, Record, Result
 from .report import cores, figure, plain_table, ratio, size_name
-from .requirements import REQUIREMENTS, Requirement
+from .requirements import Requirement
 from .timing import Times, speed
+
+REQUIREMENTS = (*requirements.REQUIREMENTS, *gpu_requirements.REQUIREMENTS)
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Verdict:
     share_of_yardstick: float | None = None
     agrees: bool = True
     busy: float | None = None
+    waits: bool = False
 
     @property
     def word(self) -> str:
@@ -66,6 +71,8 @@ class Verdict:
             return "NOT RUN"
         if not self.agrees:
             return "WRONG"
+        if self.waits and self.line.requirement.queued:
+            return "WAITS"
         return "–" if least is None else "pass" if self.measured >= least else "MISS"
 
     @property
@@ -82,6 +89,7 @@ class Verdict:
             "direction": case.direction,
             "size": case.size if len(self.line.cases) == 1 else None,
             "threads": case.threads,
+            "device": case.device,
             "singular": case.singular,
             "contender": need.contender,
             "against": need.against,
@@ -98,13 +106,13 @@ class Verdict:
 
 
 def plan(
-    ops: Sequence[str], threads: Sequence[int], compiled: bool
+    ops: Sequence[str], threads: Sequence[int], compiled: bool, device: str = CPU
 ) -> tuple[list[Line], dict[Case, list[str]]]:
     """What is judged of these ops, and the contenders that each case needs for it."""
     required = [
         line
         for requirement in REQUIREMENTS
-        if compiled or not requirement.compiled
+        if requirement.device == device and (compiled or not requirement.compiled)
         for line in lines_of(requirement, threads)
         if line.cases[0].row.op in ops
     ]
@@ -133,6 +141,7 @@ def judged(line: Line, results: Sequence[Result]) -> Verdict:
         mean([record["share_of_yardstick"] for record in records]),
         all(record["agrees_with_torch"] is not False for record in records),
         max((result.busy for result in results if result.busy is not None), default=None),
+        any(record.get("waits_for_gpu") for record in records),
     )
 
 
@@ -169,7 +178,8 @@ LEGEND = (
     "Speeds: how many times as fast as what it is measured against (the median of the ratios "
     "within a round); – where nothing is required. GB/s of what must be moved once, and that as a "
     "share of a copy of as many bytes or, where nothing must be written, of the fastest read of "
-    "them. A contender whose value is not torch's is WRONG."
+    "them. A contender whose value is not torch's is WRONG; one that waits for the GPU though it "
+    "should not WAITS."
 )
 HEADINGS = {
     "gb_per_s": "GB/s",

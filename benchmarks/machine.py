@@ -15,6 +15,8 @@ import torch
 import safeops
 from safeops import _extension, _multi_tensor
 
+from . import gpu
+
 STAT = Path("/proc/stat")
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 PARTS = ("level", "type", "size")
@@ -53,16 +55,17 @@ def level() -> str | None:
     return _extension.module.level() if _extension.module is not None else None
 
 
-def why_no_kernels() -> str | None:
-    """None if a plain float32 call runs its kernel, else the reason."""
-    return safeops.why_not_kernel(torch.ones(1))
+def why_no_kernels(device: str = gpu.CPU) -> str | None:
+    """None if a plain float32 call there runs its kernel, else the reason."""
+    return safeops.why_not_kernel(torch.ones(1, device=device))
 
 
-def why_no_list_kernels() -> str | None:
-    """None if a list of plain float32 tensors is read by the kernels, else the reason."""
-    if _multi_tensor.read_one(torch.ones(1)) is not None:
+def why_no_list_kernels(device: str = gpu.CPU) -> str | None:
+    """None if a list of plain float32 tensors there is read by the kernels, else the reason."""
+    if _multi_tensor.read_one(torch.ones(1, device=device)) is not None:
         return None
-    return why_no_kernels() or "this torch does not tell where its tensors lie (DLPack exchange)"
+    reason = why_no_kernels(device)
+    return reason or "this torch does not tell where its tensors lie (DLPack exchange)"
 
 
 @dataclass(frozen=True)
@@ -92,12 +95,13 @@ def elsewhere(start: Clock | None, end: Clock | None) -> float | None:
     return max(0.0, others / (end.wall - start.wall))
 
 
-def route() -> str:
-    reason = why_no_kernels()
-    return f"kernels loaded, level {level()}" if reason is None else f"torch formulas: {reason}"
+def route(device: str) -> str:
+    reason = why_no_kernels(device)
+    place = f"level {level()}" if device == gpu.CPU else "on the GPU"
+    return f"kernels loaded, {place}" if reason is None else f"torch formulas: {reason}"
 
 
-def describe() -> dict[str, Any]:
+def describe(device: str = gpu.CPU) -> dict[str, Any]:
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "cpu": cpu_model(),
@@ -110,5 +114,7 @@ def describe() -> dict[str, Any]:
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "safeops": safeops.__version__,
         "safeops_level": level(),
-        "safeops_route": route(),
+        "safeops_route": route(device),
+        "device": device,
+        **gpu.describe(device),
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,12 +13,14 @@ from torch import Tensor
 
 from safeops import why_not_kernel
 
+from .gpu import CPU, CUDA, Launches, waits
 from .machine import Clock, elsewhere, why_no_list_kernels
 from .rows import BACK, BOTH, NO_GRAD, ONE_WAY, Form, Row
 from .timing import Block, Call, Effort, Times, interleaved, quiet, speed, spread
 from .yardsticks import COPY, READ, YARDSTICKS
 
 COMPILED, ONE_THREAD = "compiled ", "one thread "  # before the name of a form
+MAY_FAIL = (COMPILED, "liger", "apex")  # forms that do begin so
 REFERENCES = ("torch", "double where", COMPILED + "torch", COMPILED + "double where")
 SINGULAR = 0.01  # share of singular elements by default
 Record = dict[str, Any]
@@ -32,6 +34,7 @@ class Case:
     threads: int
     direction: str
     singular: float = SINGULAR
+    device: str = CPU
 
     @property
     def backward(self) -> bool:
@@ -40,7 +43,8 @@ class Case:
     @property
     def yardstick(self) -> str:
         """What the machine does with as many bytes: where nothing must be written, a read."""
-        return READ if self.direction == NO_GRAD else COPY
+        reads = self.device == CUDA and self.row.reduces and self.direction == ONE_WAY
+        return READ if reads or self.direction == NO_GRAD else COPY
 
     @property
     def layout(self) -> str:
@@ -73,6 +77,10 @@ def form_name(name: str) -> str:
     return name.removeprefix(ONE_THREAD).removeprefix(COMPILED)
 
 
+def is_ours(name: str) -> bool:
+    return form_name(name).startswith("safeops")
+
+
 def form_of(case: Case, name: str) -> Form:
     """The row's function, or torch.compile of it."""
     form = case.row.forms[form_name(name)]
@@ -80,7 +88,7 @@ def form_of(case: Case, name: str) -> Form:
         return form
     # Inductor writes the number of threads into its code; given as an option it is also part of
     # the key under which the code is cached.
-    options = {"cpp.threads": case.threads}
+    options = {"cpp.threads": case.threads} if case.device == CPU else None
     return torch.compile(form, fullgraph=True, dynamic=False, options=options)
 
 
@@ -97,12 +105,13 @@ def call_of(form: Form, direction: str, inputs: Sequence[Any], upstream: Tensor 
 
 def inputs_of(case: Case) -> tuple[tuple[Any, ...], Tensor | None]:
     """The inputs, and an upstream gradient of the result's shape if it can have one."""
-    inputs = case.row.given(*case.row.tensors(case.size, case.dtype, case.singular))
+    tensors = case.row.tensors(case.size, case.dtype, case.singular)
+    inputs = case.row.given(*(tensor.to(case.device) for tensor in tensors))
     if case.direction == NO_GRAD:
         return inputs, None
     shape = case.row.forms["torch"](*inputs).shape
     generator = torch.Generator().manual_seed(case.size + 1)
-    upstream = torch.randn(shape, generator=generator).to(case.dtype)
+    upstream = torch.randn(shape, generator=generator).to(case.device, case.dtype)
     for x in inputs:
         x.requires_grad_(case.backward and x.is_floating_point())
     return inputs, upstream
@@ -140,7 +149,7 @@ def prepared(
             call = call_of(form_of(case, name), case.direction, inputs, upstream)
             call()
         except Exception as error:
-            if not name.startswith(COMPILED):
+            if not name.startswith(MAY_FAIL):
                 raise
             failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
         else:
@@ -155,22 +164,30 @@ def measure(case: Case, names: Collection[str], effort: Effort) -> Result:
     with quiet(case.threads):
         calls, failed = prepared(case, names, inputs, upstream)
         agreeing = {name: agrees(case, calls, name, mend) for name in calls}
+        waiting = {name: waits(call) for name, call in calls.items() if case.device == CUDA}
         start = Clock.now()
-        times, best = timed(case, calls, YARDSTICKS[case.yardstick](moved), effort, mend)
+        standards = YARDSTICKS[case.yardstick](moved, case.device)
+        times, best = timed(case, calls, standards, effort, mend)
         more = {"yardstick": best, "cores_busy_elsewhere": elsewhere(start, Clock.now())}
-    reason = why_no_list_kernels() if upstream is None else why_not_kernel(*inputs)
+    listed = upstream is None
+    reason = why_no_list_kernels(case.device) if listed else why_not_kernel(*inputs)
     records = [
-        record(case, times, name, moved, reason) | {"agrees_with_torch": agreeing[name], **more}
+        record(case, times, name, moved, reason)
+        | {"agrees_with_torch": agreeing[name], "waits_for_gpu": waiting.get(name), **more}
         for name in calls
     ]
     return Result(case, times, failed, records, more["cores_busy_elsewhere"])
+
+
+def block_of(case: Case, name: str, call: Call) -> Callable[[], float]:
+    return Launches(call) if case.device == CUDA else Block(call, threads_of(case, name))
 
 
 def timed(
     case: Case, calls: Mapping[str, Call], standards: Mapping[str, Call], effort: Effort, mend: Call
 ) -> tuple[Times, str]:
     """The times of the contenders and of the fastest yardstick, and which that is."""
-    blocks = {n: Block(call, threads_of(case, n)) for n, call in {**calls, **standards}.items()}
+    blocks = {n: block_of(case, n, call) for n, call in {**calls, **standards}.items()}
     times = interleaved(blocks, effort, mend)
     best = min(standards, key=lambda name: statistics.median(times[name]))
     return {name: times[name] for name in calls} | {case.yardstick: times[best]}, best
@@ -179,7 +196,7 @@ def timed(
 def agrees(case: Case, calls: Mapping[str, Call], name: str, mend: Call) -> bool | None:
     """Whether safeops' value is torch's wherever that is finite, so that no speed is one of wrong
     numbers; None for the other forms, which make no such promise, and for gradients of an op."""
-    if case.backward or form_name(name) != "safeops" or "torch" not in calls:
+    if case.backward or not is_ours(name) or "torch" not in calls:
         return None
     expected, value = (fresh_value(calls[form], mend) for form in ("torch", name))
     expected, value = (torch.where(expected.isfinite(), t, 0.0) for t in (expected, value))
@@ -203,7 +220,7 @@ def route(name: str, reason: str | None) -> str:
     """The way a contender's numbers came about."""
     if name.startswith(COMPILED):
         return "compiled"
-    return "eager" if form_name(name) != "safeops" else "kernel" if reason is None else "formulas"
+    return "eager" if not is_ours(name) else "kernel" if reason is None else "formulas"
 
 
 def record(case: Case, times: Times, name: str, moved: int, reason: str | None) -> Record:
@@ -216,6 +233,7 @@ def record(case: Case, times: Times, name: str, moved: int, reason: str | None) 
         "direction": case.direction,
         "size": case.size,
         "threads": case.threads,
+        "device": case.device,
         "singular": case.singular,
         "contender": name,
         "route": route(name, reason),

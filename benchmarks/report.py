@@ -62,6 +62,12 @@ def progress(out: Console) -> Progress:
 def header(out: Console, machine: dict[str, Any]) -> None:
     out.print(f"[bold]safeops {machine['safeops']}: {machine['safeops_route']}", highlight=False)
     load = machine["load_average"]
+    if machine["gpu"]:
+        out.print(
+            f"{machine['gpu']}, {machine['gpu_memory_gb']} GB, CUDA {machine['cuda']}, "
+            f"driver {machine['driver'] or 'unknown'}",
+            highlight=False,
+        )
     out.print(
         f"torch {machine['torch']} ({machine['torch_cpu_capability']}), {machine['cpu']}, "
         f"{machine['cores']} cores, {', '.join(machine['caches'])}; load average {load}; "
@@ -178,7 +184,7 @@ def write(output: Path, machine: dict[str, Any], results: Sequence[Result], **mo
         writer.writerows({**record, **_machine_columns(machine)} for record in records)
 
 
-CSV_MACHINE = ("cpu", "torch", "safeops", "safeops_level", "date")
+CSV_MACHINE = ("cpu", "gpu", "driver", "cuda", "torch", "safeops", "safeops_level", "date")
 
 
 def _machine_columns(machine: dict[str, Any]) -> dict[str, Any]:

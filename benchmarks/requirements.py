@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from .elementwise import BROADCAST, SAME
+from .gpu import CPU
 from .gradients import CLIPPED, GPT2, IN_MODULE, MANY, ONE
 from .measure import COMPILED, ONE_THREAD, SINGULAR, Case
 from .rows import BACK, BOTH, NO_GRAD, ONE_WAY
 from .softmax import ACROSS, FAMILY, LARGE, LAST, MASKED, Variant
-from .suite import ROWS
+from .suite import rows_on
 from .yardsticks import READ, YARDSTICKS
 
 K64, M1, M16 = 64 << 10, 1 << 20, 16 << 20
@@ -38,6 +39,7 @@ class Requirement:
     shares  of singular elements
     threads empty: all that are measured
     seconds that a call may take; against is then what that is called, not a contender
+    queued  the contender must not wait for the GPU
     """
 
     ops: Sequence[str]
@@ -54,13 +56,15 @@ class Requirement:
     floor: float | None = None
     threads: Sequence[int] = ()
     seconds: float | None = None
+    device: str = CPU
+    queued: bool = False
 
     def groups(self, threads: Sequence[int]) -> list[list[Case]]:
         """The cases, those together that differ in nothing but their layout."""
         return [
             [
-                Case(row, size, self.dtype, count, direction, singular)
-                for row in ROWS
+                Case(row, size, self.dtype, count, direction, singular, self.device)
+                for row in rows_on(self.device)
                 if row.op == op and row.layout in self.layouts
                 for size in self.sizes or row.sizes
             ]

@@ -38,6 +38,7 @@ class Row:
     sizes       elements of the first input, unless others are asked for
     given       what the forms are called with, made of the tensors
     mend        undoes, between two rounds, what the forms have done to that
+    reduces     the result is of no size beside the inputs
     tolerance   how far off torch's value may be
     """
 
@@ -51,6 +52,7 @@ class Row:
     sizes: Sequence[int] = SIZES
     given: Callable[..., tuple[Any, ...]] = lambda *tensors: tensors
     mend: Callable[..., object] = lambda *given: None
+    reduces: bool = False
     tolerance: float = 2e-5
 
     def takes(self, direction: str) -> bool:

@@ -125,6 +125,7 @@ class Variant:
             compiled=("safeops", "torch"),
             directions=(ONE_WAY, BACK),
             sizes=(math.prod(self.shape),),
+            reduces=op == "logsumexp",
         )
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from . import elementwise, gradients, softmax
+from . import elementwise, gpu_rows, gradients, softmax
+from .gpu import CPU
 from .rows import Row
 
 ROWS: tuple[Row, ...] = (*elementwise.ROWS, *softmax.ROWS, *gradients.ROWS)
 OPS: tuple[str, ...] = tuple(dict.fromkeys(row.op for row in ROWS))
+
+
+def rows_on(device: str) -> tuple[Row, ...]:
+    """Those that are measured there."""
+    return ROWS if device == CPU else gpu_rows.rows()

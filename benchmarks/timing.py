@@ -73,7 +73,7 @@ def turns(names: Sequence[str], number: int) -> list[str]:
     return order[::-1] if number % 2 else order
 
 
-def interleaved(blocks: Mapping[str, Block], effort: Effort, mend: Call) -> Times:
+def interleaved(blocks: Mapping[str, Callable[[], float]], effort: Effort, mend: Call) -> Times:
     """For each contender, its seconds a call in every round; mend() comes before each round."""
     times: dict[str, list[float]] = {name: [] for name in blocks}
     end = time.perf_counter() + effort.seconds

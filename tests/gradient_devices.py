@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import safeops
-from safeops import _extension, _multi_tensor, _queued
+from safeops import _queued
 from tests.cases import DTYPES
+from tests.cuda_devices import EMULATED, gpu, placed, shifted  # noqa: F401
 from tests.gradient_samples import (
     assert_close,
     assert_norm,
@@ -19,15 +20,7 @@ from tests.gradient_samples import (
 )
 from tests.samples import label
 
-EMULATED = getattr(_multi_tensor.read_one(torch.ones(1)), "on_gpu", False)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=label)
-
-
-@pytest.fixture
-def gpu():
-    if not torch.cuda.is_available() or "cuda" not in _extension.devices:
-        pytest.skip("needs a GPU, and a build for it")
-    return torch.device("cuda")
 
 
 @pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
@@ -57,17 +50,6 @@ def parameter(gradient):
     leaf = torch.nn.Parameter(torch.ones_like(like, memory_format=torch.contiguous_format))
     leaf.grad = gradient
     return leaf
-
-
-def placed(row, device):
-    storage = row.untyped_storage().nbytes() // row.itemsize
-    there = torch.empty(storage, dtype=row.dtype, device=device)
-    return there.as_strided(row.shape, row.stride(), row.storage_offset()).copy_(row)
-
-
-def shifted(row, by):
-    """A copy that lies `by` elements past an address that vectors like."""
-    return row.new_empty(row.numel() + by)[by:].copy_(row.reshape(-1)).view(row.shape)
 
 
 def contents(params):

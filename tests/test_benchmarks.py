@@ -180,7 +180,7 @@ def test_one_thread_beside_several():
 
 def test_wrong_numbers_are_no_speed(monkeypatch):
     row = small_row(safeops=lambda x: x.log() * 1.001)
-    monkeypatch.setattr(requirements, "ROWS", (row,))
+    monkeypatch.setattr(requirements, "rows_on", lambda device: (row,))
     need = requirements.Requirement(("log",), (), (ONE_WAY,), "torch", 0.0, layouts=("[N]",))
     lines = check.lines_of(need, (1,))
     result = measure.measure(lines[0].cases[0], ["safeops", "torch"], TINY)

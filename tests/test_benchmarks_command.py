@@ -20,7 +20,7 @@ FEW = ["--size", "1000", "--threads", "1", "--no-compile", "--quick"]
 
 
 def missing(monkeypatch, reason):
-    monkeypatch.setattr(machine, "why_no_kernels", lambda: reason)
+    monkeypatch.setattr(machine, "why_no_kernels", lambda device="cpu": reason)
 
 
 def refused(capsys, *argv):
