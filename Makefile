@@ -13,7 +13,8 @@ BUILT := $(VENV)/built-$(SAFEOPS_BUILD)
 CSRC := $(shell find csrc -name '*.h' -o -name '*.inc' -o -name '*.cpp' -o -name '*.cu*')
 FORMATTED := $(CSRC) $(wildcard tests/cuda_emulation/*.h tests/cuda_emulation/*.cu*)
 
-NVCC := $(or $(shell command -v nvcc 2>/dev/null),$(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc))
+CUDA_FOLDER := $(or $(CUDA_HOME),$(CUDA_PATH))
+NVCC := $(if $(CUDA_FOLDER),$(wildcard $(CUDA_FOLDER)/bin/nvcc),$(or $(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc)))
 CUDA_TREE := build/cuda
 CUDA_PY := cd $(CUDA_TREE) && SAFEOPS_KERNELS=require $(CURDIR)/$(PY)
 EMULATED_TESTS := $(patsubst %,tests/test_%.py,contract half shapes switch gradients_cuda \

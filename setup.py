@@ -87,7 +87,10 @@ def cuda_obstacle() -> str | None:
         return f"torch {torch.__version__} is a build without CUDA: install one with CUDA"
     nvcc = find_nvcc()
     if nvcc is None:
-        return f"no nvcc: install the toolkit of CUDA {built_for}, nvcc on the PATH or by CUDA_HOME"
+        return (
+            f"no nvcc: install the toolkit of CUDA {built_for}, with nvcc on the PATH; CUDA_HOME "
+            "or CUDA_PATH, if set, must hold bin/nvcc"
+        )
     release = nvcc_release(nvcc)
     if release.split(".")[0] != built_for.split(".")[0]:
         return (

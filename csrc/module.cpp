@@ -38,6 +38,8 @@ std::map<std::string, std::string> build_info() {
 #ifdef SAFEOPS_CUDA
   constexpr int major = CUDART_VERSION / 1000, minor = CUDART_VERSION % 1000 / 10;
   info["cuda"] = std::to_string(major) + "." + std::to_string(minor);
+  const int oldest = safeops::oldest_gpu();
+  info["compute capability from"] = std::to_string(oldest / 10) + "." + std::to_string(oldest % 10);
 #endif
   return info;
 }

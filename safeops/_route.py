@@ -199,11 +199,28 @@ def obstacle(
     return None
 
 
+@functools.cache
+def _card_obstacle(device: torch.device) -> str | None:
+    """Of a GPU that is older than what the kernels were compiled for."""
+    if device.type != "cuda" or _extension.module is None:
+        return None
+    oldest = _extension.module.build_info()["compute capability from"]
+    has = torch.cuda.get_device_capability(device)
+    if has >= tuple(map(int, oldest.split("."))):
+        return None
+    return (
+        f"the kernels were built for GPUs of compute capability {oldest} and newer, and {device} "
+        f"has {has[0]}.{has[1]}: TORCH_CUDA_ARCH_LIST={has[0]}.{has[1]} builds them for it"
+    )
+
+
 def _device_obstacle(tensor: Tensor, tensors: Sequence[Any]) -> str | None:
     """Of a tensor that is not on the CPU. A 0-dim CPU tensor goes with every device."""
     device = tensor.device
     if device.type not in _extension.devices:
         return f"no kernel for device {device}{NO_CUDA if tensor.is_cuda else ''}"
+    if (why := _card_obstacle(device)) is not None:
+        return why
     if any(o.device != device and not (o.is_cpu and o.dim() == 0) for o in tensors):
         return "the tensors are on several devices"
     return None

@@ -16,7 +16,7 @@ from torch import Tensor
 import safeops
 
 from . import _extension
-from ._facts import versions
+from ._facts import gpu, versions
 from ._route import DTYPES
 
 # --- the cases ---------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def _singular(case: Case, dtype: torch.dtype) -> Iterator[str]:
 
 def _kernel_runs(dtype: torch.dtype, *inputs: Tensor) -> Iterator[str]:
     reason = safeops.why_not_kernel(*(inputs or (torch.ones(2, dtype=dtype),)))
-    if reason is not None and _extension.module is not None:
+    if reason is not None and torch.get_default_device().type in _extension.devices:
         yield f"{dtype}: the kernel does not run: {reason}"
 
 
@@ -204,16 +204,17 @@ def _findings(name: str) -> Iterator[str]:
                 yield f"{dtype}: {type(error).__name__}: {error}"
 
 
-def self_test() -> dict[str, list[str]]:
-    """What is wrong with each op on this machine: nothing, if all is well."""
-    return {name: list(_findings(name)) for name in OPS}
+def self_test(device: str = "cpu") -> dict[str, list[str]]:
+    """What is wrong with each op on this device: nothing, if all is well."""
+    with torch.device(device):
+        return {name: list(_findings(name)) for name in OPS}
 
 
 # --- what is shown -----------------------------------------------------------------------------
 
 
-def _table(found: dict[str, list[str]]) -> Table:
-    table = Table("op", "self-test", "finding")
+def _table(device: str, found: dict[str, list[str]]) -> Table:
+    table = Table(f"op on {device}", "self-test", "finding")
     for name, findings in found.items():
         more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
         verdict = "[red]failed" if findings else "[green]ok"
@@ -228,6 +229,7 @@ def main() -> int:
     for key, value in versions().items():
         facts.add_row(key, value)
     console.print(facts)
-    found = self_test()
-    console.print(_table(found))
-    return 1 if any(found.values()) else 0
+    found = {device: self_test(device) for device in ("cpu", *["cuda"] * (gpu() is not None))}
+    for device, findings in found.items():
+        console.print(_table(device, findings))
+    return 1 if any(any(findings.values()) for findings in found.values()) else 0

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
+import safeops
 from tests.cases import DTYPES
-from tests.cuda_devices import gpu, held, there, vector  # noqa: F401
+from tests.cuda_devices import gpu, held, placed, there, vector  # noqa: F401
 from tests.row_cases import LOG_SOFTMAX, ROW_OPS
 from tests.row_oracle import allowed, assert_close, assert_within, gradient_errors, value_errors
 from tests.row_samples import random_mask, scores
@@ -245,3 +246,20 @@ def test_masks_without_a_dimension(there, op):
         ours = both(there, PATHS["a warp"], op, rows, upstream_like(op, rows), torch.tensor(taken))
         whole = torch.full(rows.shape, taken)
         assert_same(ours, both(there, PATHS["a warp"], op, rows, upstream_like(op, rows), whole))
+
+
+# --- more chunks than a warp has lanes -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [INF, NAN])
+@pytest.mark.parametrize("shape", [(1, 131_073), (33, 64)])
+def test_a_bad_element_among_many_chunks(there, shape, bad):
+    """An infinity takes the whole gradient, a NaN reaches every element."""
+    wide = torch.zeros(shape[0], shape[1] + 1)
+    wide[0, 0] = bad
+    x = placed(wide, there.device)[:, :-1].requires_grad_()
+    safeops.logsumexp(x, (0, 1)).backward()
+    expected = torch.zeros(shape) if bad == INF else torch.full(shape, NAN)
+    if bad == INF:
+        expected[0, 0] = 1
+    torch.testing.assert_close(x.grad.cpu(), expected, equal_nan=True)

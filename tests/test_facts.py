@@ -5,14 +5,16 @@ import warnings
 import pytest
 import torch
 
-from safeops import _extension, _facts
+from safeops import _extension, _facts, _route, doctor
 
 
 class Module:
     """An extension that was built with this CUDA, or without."""
 
     def __init__(self, cuda=None):
-        self.info = {"torch": "2.14.1"} | ({"cuda": cuda} if cuda else {})
+        self.info = {"torch": "2.14.1"} | (
+            {"cuda": cuda, "compute capability from": "8.0"} if cuda else {}
+        )
 
     def build_info(self):
         return self.info
@@ -75,3 +77,25 @@ def test_every_fact_is_a_line_of_the_doctor():
     facts = _facts.versions()
     assert facts["CUDA"] == _facts.cuda()
     assert {f"built with: {key}" for key in _facts.built_with()} <= facts.keys()
+
+
+@pytest.mark.parametrize("has", [(7, 5), (8, 0), (9, 0)])
+def test_a_gpu_that_is_too_old_for_the_kernels(has, machine, monkeypatch):
+    machine(Module("13.0"), ("cpu", "cuda"), "GeForce")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: has)
+    reason = _route._card_obstacle.__wrapped__(torch.device("cuda", 0))
+    if has >= (8, 0):
+        assert reason is None
+    else:
+        assert "capability 8.0 and newer, and cuda:0 has 7.5: TORCH_CUDA_ARCH_LIST=7.5" in reason
+
+
+def test_the_doctor_tests_the_gpu_too(monkeypatch, capsys):
+    found = {"cpu": {"softmax": []}, "cuda": {"softmax": ["softmax is wrong"]}}
+    monkeypatch.setattr(doctor, "gpu", lambda: "H100")
+    monkeypatch.setattr(doctor, "self_test", found.__getitem__)
+    assert doctor.main() == 1
+    shown = capsys.readouterr().out
+    assert "op on cpu" in shown
+    assert "op on cuda" in shown
+    assert "softmax is wrong" in shown

@@ -3,6 +3,7 @@
 #include "elementwise.cuh"
 
 #include "../elementwise_call.h"
+#include "../levels.h"
 #include "launch.cuh"
 
 namespace safeops {
@@ -42,7 +43,7 @@ template <int inputs> Elementwise<inputs> packed(const Part& part) {
   const Geometry& g = part.g;
   check_walked(g.walked);
   for (int d = 0; d < g.walked; ++d) {
-    packed.places.add(d + 1 < g.walked ? g.walk_size[d] : part.outermost);
+    packed.places.add(g.walk_size[d], d + 1 == g.walked);
     for (int k = 0; k < inputs; ++k) packed.places.stride[k][d] = g.stride[k][d];
   }
   for (int k = 0; k < inputs; ++k) {
@@ -140,6 +141,14 @@ struct Cuda {
 };
 
 }  // namespace
+
+#ifdef __CUDA_ARCH_LIST__
+int oldest_gpu() {
+  constexpr int built[] = {__CUDA_ARCH_LIST__};
+  return *std::min_element(std::begin(built), std::end(built)) / 10;
+}
+#endif
+
 }  // namespace safeops
 
 SAFEOPS_CUDA_LIBRARY(m) {

@@ -41,6 +41,12 @@ class OnDevice {
 };
 #endif
 
+inline void check_pieces(int64_t count) {
+  if (count >= int64_t(1) << 31) {
+    throw std::runtime_error("safeops: too many pieces for one launch: call contiguous() first");
+  }
+}
+
 template <class... Parameters, class... Arguments>
 void launch(const OnDevice& device, int64_t blocks, int threads, void (*kernel)(Parameters...),
             const Arguments&... arguments) {
@@ -48,8 +54,10 @@ void launch(const OnDevice& device, int64_t blocks, int threads, void (*kernel)(
   config.gridDim = dim3(unsigned(blocks));
   config.blockDim = dim3(unsigned(threads));
   config.stream = device.stream;
+  check_pieces(blocks);
   const cudaError_t error = cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
   if (error != cudaSuccess) {
+    cudaGetLastError();  // else torch's next launch would find it
     throw std::runtime_error(std::string("safeops: a CUDA kernel did not start: ") +
                              cudaGetErrorString(error));
   }

@@ -58,7 +58,7 @@ template <class M, int width_, bool across> struct Line {
   // Runs are the elements that differ in the innermost reduced dimension alone.
   SAFEOPS_FN void enter(uint32_t run) {
     for (int d = 1; d < l.reduced.dims; ++d) {
-      const uint32_t next = run / l.reduced.size[d].size;
+      const uint32_t next = d + 1 < l.reduced.dims ? run / l.reduced.size[d].size : 0;
       const int64_t here = run - next * l.reduced.size[d].size;
       for (int k = 0; k < kRowOperands; ++k) start[k] += here * l.reduced.stride[k][d];
       run = next;

@@ -31,7 +31,10 @@ template <int operands> struct Places {
   Divider size[kWalked];
   int64_t stride[operands][kWalked];
 
-  void add(int64_t by) { size[dims++] = Divider(uint32_t(by)); }
+  // The outermost dimension, which is the last one, is never divided by.
+  void add(int64_t by, bool outermost) {
+    size[dims++] = outermost ? Divider() : Divider(uint32_t(by));
+  }
 
   SAFEOPS_FN void find(uint32_t i, int64_t (&at)[operands]) const {
     for (int k = 0; k < operands; ++k) at[k] = 0;

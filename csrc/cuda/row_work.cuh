@@ -38,6 +38,7 @@ template <RowOp op, class Tile, int held> struct Work<op, false, Tile, held> {
   using M = typename Tile::Memory;
   using F = typename M::F;
   F v[held];
+  static constexpr bool measures_top = true;
 
   SAFEOPS_FN Slot start(const Tile&) const { return {-kInfinity, 0, 0, 1}; }
 
@@ -96,6 +97,7 @@ template <RowOp op, class Tile, int held> struct Work<op, true, Tile, held> {
   using F = typename M::F;
   static constexpr F hidden = op == kSoftmax ? F(0) : F(-kInfinity);
   F g[held], y[held];
+  static constexpr bool measures_top = true;
 
   SAFEOPS_FN Slot start(const Tile&) const { return {-kInfinity, 0, 0, 1}; }
 
@@ -160,6 +162,7 @@ template <class Tile, int held> struct Work<kLogSumExp, true, Tile, held>
   using Base = Work<kSoftmax, false, Tile, held>;
   using M = typename Tile::Memory;
   using F = typename M::F;
+  static constexpr bool measures_top = false;  // it is the result, which may be NaN
 
   SAFEOPS_FN Slot start(const Tile& tile) const {
     return {M::widen(*tile.line.in(2, 0)), 0, 0, M::widen(*tile.line.in(1, 0))};

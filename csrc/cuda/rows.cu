@@ -53,11 +53,10 @@ bool takes_vectors(const Part& part, int width) {
   return fits;
 }
 
-void add_places(const RowCall& call, const Geometry& g, int dims, int64_t outermost,
-                Places<kRowOperands>* places) {
+void add_places(const RowCall& call, const Geometry& g, int dims, Places<kRowOperands>* places) {
   check_walked(dims);
   for (int d = 0; d < dims; ++d) {
-    places->add(d + 1 < dims ? g.walk_size[d] : outermost);
+    places->add(g.walk_size[d], d + 1 == dims);
     for (int k = 0; k < kRowOperands; ++k) places->stride[k][d] = 0;
     for (int k = 0; k < call.operands; ++k) {
       places->stride[place_of(call, k)][d] = g.stride[k][d];
@@ -68,11 +67,8 @@ void add_places(const RowCall& call, const Geometry& g, int dims, int64_t outerm
 Lines packed(const Part& part) {
   const RowCall& call = part.call;
   Lines l{};
-  add_places(call, call.kept, part.kept_dims, part.outermost, &l.kept);
-  if (call.reduced.numel > 0) {
-    const int dims = call.reduced.walked;
-    add_places(call, call.reduced, dims, call.reduced.walk_size[dims - 1], &l.reduced);
-  }
+  add_places(call, call.kept, part.kept_dims, &l.kept);
+  if (call.reduced.numel > 0) add_places(call, call.reduced, call.reduced.walked, &l.reduced);
   for (int k = 0; k < call.operands; ++k) {
     if (k != call.mask && k != call.out) l.in[k] = part.data[k];
   }
@@ -100,6 +96,7 @@ void launch_chunks(const OnDevice& device, Lines l, int ranks, int columns, cons
   l.threads = ranks;
   l.chunk = int64_t(ranks) * Kind::held;
   l.run_chunks = uint32_t(blocks_for(l.inner, l.chunk));
+  check_pieces(l.n / l.inner * l.run_chunks);
   l.chunks = uint32_t(l.n / l.inner * l.run_chunks);
   constexpr int64_t doubles = sizeof(LineState) / sizeof(double);
   const int64_t size = l.lines * (int64_t(l.chunks) + 1) * doubles, one = 1;
@@ -184,7 +181,7 @@ void launch_parts(const OnDevice& device, Part part) {
   while (part.kept_dims > 1 && part.outermost == 1) {
     part.outermost = call.kept.walk_size[--part.kept_dims - 1];
   }
-  if (part.lines == 1 || part.lines * call.reduced.numel <= kMostElements) {
+  if (part.lines == 1 || part.lines * std::max<int64_t>(1, call.reduced.numel) <= kMostElements) {
     return kLaunches[call.op][call.backward][call.dtype](device, part);
   }
   const int64_t inner = part.lines / part.outermost, half = part.outermost / 2;

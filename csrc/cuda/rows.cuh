@@ -68,6 +68,14 @@ __global__ void __launch_bounds__(kMostAcross, kBlocks)
   }
 }
 
+SAFEOPS_FN double largest_top(Team<false>& team, const LineState* chunks, uint32_t count) {
+  double top = -kInfinity;
+  for (uint32_t c = team.rank; c < count; c += team.size) {
+    top = Larger{}(chunks[c].slot.top, top);
+  }
+  return team.joined(top, Larger{});
+}
+
 // The chunks of each line together, in their order.
 template <class Kind>
 __global__ void __launch_bounds__(kMostThreads) settle_lines(const __grid_constant__ Lines l) {
@@ -76,10 +84,7 @@ __global__ void __launch_bounds__(kMostThreads) settle_lines(const __grid_consta
   Line<typename Kind::M, 1, false> line(l, team, blockIdx.x);
   const LineState* chunks = l.states + l.lines + int64_t(line.number) * l.chunks;
   Slot slot = chunks[0].slot;
-  for (uint32_t c = team.rank; c < l.chunks; c += team.size) {
-    slot.top = Larger{}(chunks[c].slot.top, slot.top);
-  }
-  slot.top = team.joined(slot.top, Larger{});
+  if constexpr (Step::measures_top) slot.top = largest_top(team, chunks, l.chunks);
   slot.total = 0;
   for (uint32_t c = team.rank; c < l.chunks; c += team.size) Step::join(&slot, chunks[c].slot);
   slot.total = team.joined(slot.total, Add{});

@@ -15,7 +15,7 @@ struct Add {
   static constexpr double none = 0;
   template <class V> SAFEOPS_FN V operator()(V a, V b) const { return a + b; }
 };
-struct Larger {
+struct Larger {  // of numbers: a NaN would win or lose by its place
   static constexpr double none = -__builtin_inf();
   template <class V> SAFEOPS_FN V operator()(V a, V b) const { return a > b ? a : b; }
 };
