@@ -64,6 +64,6 @@ template <class F> SAFEOPS_FN F brought_down(F v) {
   const auto tiny = size < normal;
   const F units = (tiny ? size : F{}) * (one / normal);
   const auto pattern = bits(F(units + one)) - bits(splat<F>(one));
-  const F others = bitcast<F>(bits(v) & unless(tiny));  // a choice, which a compiler would see through
+  const F others = bitcast<F>(bits(v) & unless(tiny));  // a compiler would see through a choice
   return tiny ? with_sign(bitcast<F>(pattern), v) : others * S(kDown);
 }
