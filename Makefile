@@ -64,8 +64,7 @@ bench: $(BUILT)
 emulated: $(BUILT)
 	for schedule in forward shuffled:1; do \
 	  SAFEOPS_CUDA_SCHEDULE=$$schedule $(PY) -m pytest -p tests.cuda_emulation.plugin \
-	    -n auto --maxprocesses 8 -m "not slow and not cuda" -k "not formulas and not composite" \
-	    $(EMULATED_TESTS) || exit 1; \
+	    -n auto --maxprocesses 8 -k "not formulas and not composite" $(EMULATED_TESTS) || exit 1; \
 	done
 
 cuda-check:

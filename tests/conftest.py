@@ -1,14 +1,17 @@
 """Routes: a test that takes one runs on it, and fails if the calls silently took another."""
 
 import os
+import re
 
 import pytest
 import torch
 
 from safeops import _extension
+from tests.cuda_devices import EMULATED
 from tests.routes import Route
 
 KERNELS_OFF = os.environ.get("SAFEOPS_KERNELS") == "off"
+PRESENT = {"cuda": torch.cuda.is_available(), "emulated": EMULATED}
 ROUTES = ["formulas"] if KERNELS_OFF else ["kernel", "formulas"]
 
 
@@ -16,6 +19,15 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "unrecorded: test_transforms.py does not watch this test")
     if os.environ.get("PYTEST_XDIST_WORKER"):
         torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Without a GPU, emulated or not, its tests are left out; one that is asked for says why."""
+    absent = {name for name, here in PRESENT.items() if not here}
+    absent -= set(re.findall(r"\w+", config.option.markexpr))
+    out = {item for item in items if absent & {mark.name for mark in item.iter_markers()}}
+    config.hook.pytest_deselected(items=list(out))
+    items[:] = [item for item in items if item not in out]
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import torch
 import safeops
 from safeops import _queued
 from tests.cases import DTYPES
-from tests.cuda_devices import EMULATED, gpu, placed, shifted  # noqa: F401
+from tests.cuda_devices import DEVICES, EMULATED, gpu, placed, shifted  # noqa: F401
 from tests.gradient_samples import (
     assert_close,
     assert_norm,
@@ -23,12 +23,10 @@ from tests.samples import label
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=label)
 
 
-@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.fixture(params=DEVICES)
 def device(request):
     if request.param == "cuda":
         return request.getfixturevalue("gpu")
-    if not EMULATED:
-        pytest.skip("the CUDA kernels are not emulated here")
     return torch.device("cpu")
 
 
