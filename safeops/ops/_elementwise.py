@@ -245,8 +245,16 @@ def _summed(grad: Tensor, shape: torch.Size) -> Tensor:
         total = grad.sum_to_size(shape)
         if total.isfinite().all():
             return total
-    scale = 2.0 ** -math.ceil(math.log2(max(grad.numel(), 1)))
-    wide = (grad.double() * scale).sum_to_size(shape)
+    exact = grad.dtype is torch.float64  # of the others no sum leaves the range of a double
+    scale = 2.0 ** -math.ceil(math.log2(max(grad.numel(), 1))) if exact else 1.0
+    wide = _sum_to(grad * scale if exact else grad, shape)
     limit = torch.finfo(grad.dtype).max * scale
     held = torch.where(wide.abs() < math.inf, wide.clamp(-limit, limit), wide)
     return (held / scale).to(grad.dtype)
+
+
+def _sum_to(x: Tensor, shape: torch.Size) -> Tensor:
+    """x.double().sum_to_size(shape), without a copy of x in double."""
+    lead = x.dim() - len(shape)
+    dims = [i for i in range(x.dim()) if i < lead or (shape[i - lead] == 1 and x.shape[i] != 1)]
+    return x.sum(dims, keepdim=True, dtype=torch.float64).reshape(shape)
