@@ -65,7 +65,7 @@ class GpuDecision {
 
   Decision* memory() const { return memory_.as<Decision>(); }
   const Statistics& all() { return on_host().all; }
-  bool bad() { return all().nan + all().posinf + all().neginf != 0; }
+  bool bad() { return is_bad(all()); }
   bool writes() { return on_host().writes != 0; }
 
  private:

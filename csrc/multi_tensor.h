@@ -32,6 +32,11 @@ struct Statistics {
   int64_t nan = 0, posinf = 0, neginf = 0, zeros = 0, numel = 0;
 };
 
+// Whether a Reading or Statistics has seen an element that is not finite.
+template <class Seen> constexpr bool is_bad(const Seen& seen) {
+  return seen.nan + seen.posinf + seen.neginf != 0;
+}
+
 // One after the other, since their product may be subnormal where it is narrowed.
 struct Factor { double value, rest; };
 Factor factor_from(double value, int shift);  // value * 2**shift

@@ -21,9 +21,8 @@ namespace safeops {
 const char* const kNames[] = {"float64", "float32", "float16", "bfloat16"};  // by Dtype
 
 py::tuple as_tuple(const Statistics& s) {
-  const bool bad = s.nan + s.posinf + s.neginf != 0;
   return py::make_tuple(s.norm, s.exponent, s.largest, s.nan, s.posinf, s.neginf, s.zeros, s.numel,
-                        int(bad));
+                        int(is_bad(s)));
 }
 
 namespace {
@@ -62,10 +61,7 @@ class Readings {
 
   py::tuple total() const { return as_tuple(all_of(spans_, chunks_, power_)); }
 
-  bool bad() const {
-    return std::any_of(chunks_.begin(), chunks_.end(),
-                       [](const Reading& c) { return c.nan + c.posinf + c.neginf != 0; });
-  }
+  bool bad() const { return std::any_of(chunks_.begin(), chunks_.end(), is_bad<Reading>); }
 
   py::list rows() const {
     py::list rows;

@@ -9,8 +9,6 @@ constexpr int kDecideThreads = 512;
 
 namespace {
 
-SAFEOPS_FN bool is_bad(const Statistics& s) { return s.nan + s.posinf + s.neginf != 0; }
-
 // What brings the norm down to the limit, if it is beyond.
 SAFEOPS_FN bool clips(const Statistics& all, double max_norm, Factor* factor) {
   *factor = {1, 1};

@@ -16,8 +16,8 @@ struct Part {
   const double* constants;
   const char* in[kMaxInputs];
   char* out[kMaxOutputs];
-  int64_t n;
-  int64_t outermost;  // size of the last walked dimension, which parts share
+  int64_t n, outermost;  // elements, and the size of the last walked dimension, which parts share
+  int walked;
 
   bool is_single(int k) const { return call.tensor[k]->dim() == 0; }
   int64_t size() const { return kElementSize[call.dtype]; }
@@ -28,11 +28,11 @@ bool is_aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % kVector
 // Vectors never cross the end of a row, and each operand lies in whole ones or repeats an element.
 bool takes_vectors(const Part& part, int width) {
   const Geometry& g = part.g;
-  bool fits = g.walked == 1 || g.walk_size[0] % width == 0;
+  bool fits = part.walked == 1 || g.walk_size[0] % width == 0;
   for (int k = 0; k < part.call.inputs; ++k) {
     if (part.is_single(k) || g.stride[k][0] == 0) continue;
     fits &= g.stride[k][0] == 1 && is_aligned(part.in[k]);
-    for (int d = 1; d < g.walked; ++d) fits &= g.stride[k][d] % width == 0;
+    for (int d = 1; d < part.walked; ++d) fits &= g.stride[k][d] % width == 0;
   }
   for (const char* out : part.out) fits &= is_aligned(out);
   return fits;
@@ -41,9 +41,9 @@ bool takes_vectors(const Part& part, int width) {
 template <int inputs> Elementwise<inputs> packed(const Part& part) {
   Elementwise<inputs> packed{};
   const Geometry& g = part.g;
-  check_walked(g.walked);
-  for (int d = 0; d < g.walked; ++d) {
-    packed.places.add(g.walk_size[d], d + 1 == g.walked);
+  check_walked(part.walked);
+  for (int d = 0; d < part.walked; ++d) {
+    packed.places.add(g.walk_size[d], d + 1 == part.walked);
     for (int k = 0; k < inputs; ++k) packed.places.stride[k][d] = g.stride[k][d];
   }
   for (int k = 0; k < inputs; ++k) {
@@ -109,23 +109,25 @@ void check_devices(const Call& call) {
 }
 
 // In halves of the outermost dimension, until an index fits in 32 bits.
-void launch_parts(const OnDevice& device, Part part, Geometry g, Launch launch) {
-  while (g.walked > 1 && part.outermost == 1) part.outermost = g.walk_size[--g.walked - 1];
-  Part here{part.call, g, part.constants, {}, {}, part.n, part.outermost};
-  std::copy_n(part.in, kMaxInputs, here.in);
-  std::copy_n(part.out, kMaxOutputs, here.out);
-  if (part.n <= kMostElements) return launch(device, here);
-  const int64_t inner = part.n / part.outermost, half = part.outermost / 2;
-  here.outermost = half;
-  here.n = half * inner;
-  launch_parts(device, here, g, launch);
-  for (int k = 0; k < part.call.inputs; ++k) {
-    here.in[k] += half * g.stride[k][g.walked - 1] * part.size() * !part.is_single(k);
+void launch_parts(const OnDevice& device, Part part, Launch launch) {
+  const Geometry& g = part.g;
+  while (part.walked > 1 && part.outermost == 1) {
+    part.outermost = g.walk_size[--part.walked - 1];
   }
-  for (char*& out : here.out) out += out ? here.n * part.size() : 0;
-  here.outermost = part.outermost - half;
-  here.n = part.n - here.n;
-  launch_parts(device, here, g, launch);
+  if (part.n <= kMostElements) return launch(device, part);
+  const int64_t inner = part.n / part.outermost, half = part.outermost / 2;
+  Part low = part, high = part;
+  low.outermost = half;
+  low.n = half * inner;
+  high.outermost = part.outermost - half;
+  high.n = part.n - low.n;
+  for (int k = 0; k < part.call.inputs; ++k) {
+    const int64_t stride = part.is_single(k) ? 0 : g.stride[k][part.walked - 1];
+    high.in[k] += half * stride * part.size();
+  }
+  for (char*& out : high.out) out += out ? low.n * part.size() : 0;
+  launch_parts(device, low, launch);
+  launch_parts(device, high, launch);
 }
 
 struct Cuda {
@@ -133,10 +135,10 @@ struct Cuda {
                   ElementwiseOp op, int wanted) {
     check_devices(call);
     const OnDevice device(call.tensor[call.home]->get_device_index());
-    Part part{call, g, constants, {}, {}, g.numel, g.walk_size[g.walked - 1]};
+    Part part{call, g, constants, {}, {}, g.numel, g.walk_size[g.walked - 1], g.walked};
     for (int k = 0; k < call.inputs; ++k) part.in[k] = static_cast<const char*>(call.data[k]);
     for (int k = 0; k < kMaxOutputs; ++k) part.out[k] = static_cast<char*>(out[k]);
-    launch_parts(device, part, g, kLaunches[op][wanted][call.dtype]);
+    launch_parts(device, part, kLaunches[op][wanted][call.dtype]);
   }
 };
 

@@ -23,8 +23,8 @@ struct Lines {
   uint32_t lines;
   int64_t n, inner;             // elements of a line, and of the runs of which it consists
   int threads;                  // that share a line
-  int64_t chunk;                // elements of a chunk; chunks of a run
-  uint32_t run_chunks, chunks;  // of a run, of a line
+  int64_t chunk;                // elements of a chunk
+  uint32_t run_chunks, chunks;  // how many a run has, and a line
   LineState* states;            // one a line; then one a chunk, lines one after the other
 };
 
