@@ -18,6 +18,7 @@ from .measure import COMPILED, ONE_THREAD, SINGULAR, Case
 from .rows import BACK, BOTH, NO_GRAD, ONE_WAY
 from .softmax import ACROSS, FAMILY, LARGE, LAST, MASKED, Variant
 from .suite import rows_on
+from .swap import CALLS, MODEL, OTHER, TAKEN
 from .yardsticks import READ, YARDSTICKS
 
 K64, M1, M16 = 64 << 10, 1 << 20, 16 << 20
@@ -211,4 +212,9 @@ GRADIENTS: tuple[Requirement, ...] = (
     of_gradients(CHECK, [name + IN_MODULE for name in SETS], 10.0),
     of_gradients(CHECK, (ONE,), 10.0),
 )
-REQUIREMENTS: tuple[Requirement, ...] = (*ELEMENTWISE, *SOFTMAX, *GRADIENTS)
+SWAP: tuple[Requirement, ...] = (
+    of_gradients("safe_mode", (TAKEN,), 1.0, against="3 µs a call", seconds=CALLS * 3e-6),
+    of_gradients("safe_mode", (OTHER,), 1.0, against="2 µs a call", seconds=CALLS * 2e-6),
+    of_gradients("swap_", (MODEL,), 1 / 1.03),
+)
+REQUIREMENTS: tuple[Requirement, ...] = (*ELEMENTWISE, *SOFTMAX, *GRADIENTS, *SWAP)

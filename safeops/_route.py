@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 from torch._C import _are_functorch_transforms_active as _functorch_active
 from torch._C import _get_dispatch_mode as _dispatch_mode
+from torch._C import _get_function_stack_at as _mode_at
 from torch._C import _get_tracing_state as _tracing_state
+from torch._C import _len_torch_function_stack as _mode_count
 from torch._C import _set_tracing_state  # type: ignore[attr-defined]
 from torch._C import _TorchDispatchModeKey as _ModeKey
 from torch._C._functorch import is_legacy_batchedtensor as _is_legacy_batched
@@ -105,6 +107,11 @@ def _fake_reduced(x: Tensor, dim: Sequence[int], keepdim: bool, mask: Tensor | N
 def plain_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """function.apply without its own look for transforms, which the route has taken already."""
     return super(torch.autograd.Function, function).apply  # type: ignore[misc]
+
+
+def function_modes() -> list[Any]:
+    """The TorchFunctionModes that are in force."""
+    return [_mode_at(i) for i in range(_mode_count())]
 
 
 def transforms_active() -> bool:

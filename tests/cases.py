@@ -1,4 +1,5 @@
-"""One row an op: all that a test has to know about it. OPS is the list.
+"""One row an op: all that a test has to know about it. OPS is the list of those with a kernel;
+the others are in kernelless_cases.py.
 
 The formulas are written once, for mpmath and for float64 tensors: m is mpmath or torch.
 """
@@ -15,9 +16,11 @@ DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 HALF = (torch.float16, torch.bfloat16)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Op:
-    """name, raw: the public name and that of the raw ops.
+    """name, raw: the public name (behind it in brackets what else tells rows apart) and that of the
+    raw ops, None for an op without a kernel.
+    call: the function, if it is not the public one itself.
     torch: the op it is equal to, (*inputs).
     value, gradients: exact, (m, *inputs) and (m, upstream, *inputs).
     guard: mask of the guarded elements, (options, *inputs).
@@ -26,13 +29,19 @@ class Op:
     half_ulp: bound of the gradient of half types.
     bitwise: the value has torch's bits (on the kernel route too, unless torch_is_inexact).
     torch_is_inexact: torch takes it from a vector library that is not correctly rounded.
+    torch_half_ulp: how far torch's own op is from the formulas in half types (without a kernel).
     options: variants of the keywords; the first is the default.
     singular: inputs at which torch's own op has no finite value or gradient.
     inner: float64 inputs for gradcheck, on both sides of the switch points.
+    keeps_result: backward needs the result, which must not be changed in place.
+    safe: an input that no option guards.
+    steps: what torch's order computes on the way to a gradient, (index, upstream, *inputs): where
+        that leaves the dtype's normal range, the gradient only is finite.
     """
 
     name: str
-    raw: str
+    raw: str | None = None
+    call: Callable | None = None
     torch: Callable
     value: Callable
     gradients: tuple
@@ -47,10 +56,18 @@ class Op:
     half_ulp: float = 1.0
     bitwise: bool = True
     torch_is_inexact: bool = False
+    torch_half_ulp: float = 1.0
+    keeps_result: bool = False
+    safe: float = 1.0
+    steps: Callable = lambda index, upstream, *inputs: ()
+
+    @property
+    def public(self):
+        return self.name.split("(")[0]
 
     @property
     def function(self):
-        return getattr(safeops, self.name)
+        return self.call or getattr(safeops, self.public)
 
     @property
     def arity(self):
@@ -88,11 +105,11 @@ def _word(dtype):
     return torch.int64 if dtype is torch.float64 else torch.int32
 
 
-def _zeros(o, upstream, *inputs):
+def zeros(o, upstream, *inputs):
     return tuple(torch.zeros_like(upstream) for _ in inputs)
 
 
-def _one_sided(at, slope, default):
+def one_sided(at, slope, default):
     """Value and gradient below the bound of an op that is guarded where x < e or x <= 0."""
 
     def value(o, x):
@@ -103,7 +120,7 @@ def _one_sided(at, slope, default):
 
     def gradients(o, upstream, x):
         linear = o.extend == "linear"
-        return (upstream * slope(o.e),) if linear else _zeros(o, upstream, x)
+        return (upstream * slope(o.e),) if linear else zeros(o, upstream, x)
 
     guard = lambda o, x: (x < o.e) | (x <= 0)  # noqa: E731
     return dict(guard=guard, outside=value, outside_gradients=gradients)
@@ -147,7 +164,7 @@ OPS = (
         torch=torch.log,
         value=lambda m, x: m.log(x),
         gradients=(lambda m, g, x: g / x,),
-        **_one_sided(math.log, lambda e: 1 / e, lambda dtype: math.log(tiny(dtype))),
+        **one_sided(math.log, lambda e: 1 / e, lambda dtype: math.log(tiny(dtype))),
         value_ulp=(1.0, 1.5),
         bitwise=False,
         gradient_ulp=(1.0,),
@@ -161,11 +178,12 @@ OPS = (
         torch=torch.sqrt,
         value=lambda m, x: m.sqrt(x),
         gradients=(lambda m, g, x: g / (2 * m.sqrt(x)),),
-        **_one_sided(math.sqrt, lambda e: 0.5 / math.sqrt(e), lambda dtype: 0.0),
+        **one_sided(math.sqrt, lambda e: 0.5 / math.sqrt(e), lambda dtype: 0.0),
         value_ulp=(0.5, 1.0),
         gradient_ulp=(2.0,),
         half_ulp=2.0,
         torch_is_inexact=True,
+        keeps_result=True,
         options=ONE_SIDED,
         singular=(0.0, -0.0, -1.0, -math.inf),
         inner=((0.2, 0.7, 3.0, -1.0, -4.0),),
@@ -199,7 +217,7 @@ OPS = (
         gradients=(lambda m, g, x: g,),
         guard=_clip_guard,
         outside=_clip_outside,
-        outside_gradients=_zeros,
+        outside_gradients=zeros,
         value_ulp=(0.0, 0.0),
         gradient_ulp=(0.0,),
         half_ulp=0.0,

@@ -33,7 +33,7 @@ def value_errors(op, inputs, actual, options):
     wide = [tensor.double() for tensor in inputs]
     guarded = op.guard(o, *wide)
     outside = _distance(actual, op.outside(o, *wide), finite(*wide))
-    inside = _errors(actual, op.value, [torch.where(guarded, 1.0, tensor) for tensor in wide])
+    inside = _errors(actual, op.value, [torch.where(guarded, op.safe, tensor) for tensor in wide])
     return torch.where(guarded, outside, inside)
 
 
@@ -46,8 +46,20 @@ def gradient_errors(op, index, inputs, upstream, actual, options):
     known = op.outside_gradients(o, g, *wide)[index]
     outside = _distance(actual, torch.where(g == 0, 0.0, known), finite(g, *wide))
     skip = guarded | (g == 0)
-    inside = _errors(actual, op.gradients[index], [torch.where(skip, 1.0, t) for t in (g, *wide)])
+    regular = [torch.where(skip, safe, t) for safe, t in ((1.0, g), *((op.safe, t) for t in wide))]
+    inside = _errors(actual, op.gradients[index], regular)
+    inside = torch.where(beyond(op, index, regular, o.dtype), 0.0, inside)
     return torch.where(skip, outside, inside)
+
+
+def beyond(op, index, tensors, dtype):
+    """Where torch's order of the gradient leaves the normal range of the compute type on its way:
+    there no more than a finite one is promised."""
+    info = torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32)
+    gone = torch.zeros_like(tensors[0], dtype=torch.bool)
+    for step in op.steps(index, *tensors):
+        gone |= ~((step.abs() >= info.smallest_normal) & (step.abs() <= info.max))
+    return gone
 
 
 def expected_half(op, inputs, options, dtype):
@@ -55,7 +67,7 @@ def expected_half(op, inputs, options, dtype):
     o = Options(dtype, **options)
     wide = [tensor.double() for tensor in inputs]
     guarded = op.guard(o, *wide)
-    inside = op.value(torch, *[torch.where(guarded, 1.0, tensor) for tensor in wide])
+    inside = op.value(torch, *[torch.where(guarded, op.safe, tensor) for tensor in wide])
     value = torch.where(guarded, op.outside(o, *wide), inside)
     return saturated(value.float(), dtype, finite(*wide)).to(dtype)
 

@@ -8,7 +8,8 @@ from torch.library import opcheck
 
 import safeops
 from safeops.testing import ulp_distance
-from tests.cases import OP, OPS
+from tests.cases import OP
+from tests.kernelless_cases import EVERY_OP
 from tests.routes import Recorder
 from tests.samples import label, sweep
 from tests.test_transforms import X, Y, operands, slopes
@@ -18,7 +19,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
-each_op = pytest.mark.parametrize("op", OPS, ids=label)
+each_op = pytest.mark.parametrize("op", EVERY_OP, ids=label)
 each_backend = pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 
 

@@ -9,16 +9,17 @@ import torch
 
 from tests import oracle
 from tests.cases import DTYPES, HALF, OP, OPS, tiny
+from tests.kernelless_cases import EVERY_OP
 from tests.samples import label, specials, sweep, upstreams
 
 CASES = json.loads((Path(__file__).parent / "cases" / "ops.json").read_text())
 CASES = [case for case in CASES if case["op"] in OP]
 
-each_op = pytest.mark.parametrize("op", OPS, ids=label)
+each_op = pytest.mark.parametrize("op", EVERY_OP, ids=label)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=label)
 each_variant = pytest.mark.parametrize(
     ("op", "options"),
-    [(op, options) for op in OPS for options in op.options],
+    [(op, options) for op in EVERY_OP for options in op.options],
     ids=label,
 )
 
@@ -74,12 +75,19 @@ def test_value_of_the_linear_extension(any_route, op, dtype, options):
 @each_dtype
 def test_value_is_torchs(any_route, op, dtype):
     inputs = sweep(op, dtype)
-    ours, theirs = any_route.value(op, inputs), op.torch(*inputs)
+    theirs = op.torch(*inputs)
     regular = theirs.isfinite() & ~op.guard(oracle.Options(dtype), *inputs)
     assert regular.sum() > 100
-    same_bits = op.bitwise and (any_route.name != "kernel" or not op.torch_is_inexact)
-    bound = 0 if same_bits else 1 if dtype in HALF else 2
-    assert oracle.ulp_distance(ours, theirs)[regular].max() <= bound
+    inputs = [tensor[regular] for tensor in inputs]
+    distance = oracle.ulp_distance(any_route.value(op, inputs), op.torch(*inputs))
+    assert distance.max() <= bound_to_torch(op, any_route, dtype)
+
+
+def bound_to_torch(op, route, dtype):
+    if op.raw is None and dtype in HALF and route.name != "torch":
+        return op.torch_half_ulp
+    same_bits = op.bitwise and (route.name != "kernel" or not op.torch_is_inexact)
+    return 0 if same_bits or route.name == "torch" else 1 if dtype in HALF else 2
 
 
 @each_variant
@@ -96,10 +104,18 @@ def test_nan_in_gives_nan_out(any_route, op, dtype, options):
     inputs = sweep(op, dtype)
     nan = torch.stack(inputs).isnan().any(0)
     value = any_route.value(op, inputs, **options)
+    nan &= ~nan_is_settled(op, *inputs)
     if op.name == "safe_div" and options.get("fill") is not None:
         nan &= ~((inputs[1].abs() < options.get("eps", 0)) | (inputs[1] == 0)) | inputs[0].isnan()
     kept = value.isnan() if "nan" not in options else value == options["nan"]
     assert_nowhere(nan & ~kept, value, *inputs)
+
+
+def nan_is_settled(op, *inputs):
+    """Where the other operand alone decides, in torch as in IEEE 754: x ** 0, 1 ** p, a leg of
+    infinite length."""
+    by_torch = op.public in ("safe_pow", "safe_hypot")
+    return ~op.torch(*inputs).isnan() & by_torch
 
 
 @each_variant
@@ -115,7 +131,9 @@ def test_gradient(route, op, dtype, options, kind):
         within(errors, bound, gradient, upstream, *inputs)
 
 
-@each_variant
+@pytest.mark.parametrize(
+    ("op", "options"), [(op, options) for op in OPS for options in op.options], ids=label
+)
 @each_dtype
 def test_gradient_of_the_composite(composite, op, dtype, options):
     """The true derivative may overflow there; elsewhere the bounds hold, one unit wider. A NaN
@@ -129,7 +147,7 @@ def test_gradient_of_the_composite(composite, op, dtype, options):
             gradient = oracle.saturated(gradient, dtype, oracle.finite(upstream, *inputs))
             errors = oracle.gradient_errors(op, index, inputs, upstream, gradient, options)
             bound = gradient_bound(op, index, dtype, options) + 1
-            if op.arity == 2:
+            if op.raw == "div":
                 errors = errors.masked_fill(beyond_range(index, *inputs), 0)
             within(errors, bound, gradient, upstream, *inputs)
 
@@ -170,7 +188,8 @@ def test_bad_upstream_passes_where_nothing_is_guarded(any_route, op, dtype, opti
     upstream = torch.full_like(inputs[0], bad)
     guarded = op.guard(oracle.Options(dtype, **options), *[t.double() for t in inputs])
     for gradient in any_route.gradients(op, inputs, upstream, **options):
-        assert_nowhere(~guarded & gradient.isfinite(), gradient, *inputs)
+        flat = (op.public == "safe_pow") & (gradient == 0)  # to x where p == 0, to p where x <= 0
+        assert_nowhere(~guarded & gradient.isfinite() & ~flat, gradient, *inputs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=label)

@@ -5,7 +5,8 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from tests import oracle
-from tests.cases import DTYPES, OPS
+from tests.cases import DTYPES
+from tests.kernelless_cases import EVERY_OP
 from tests.routes import Recorder
 from tests.samples import label, specials
 
@@ -13,7 +14,7 @@ from tests.samples import label, specials
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script")
 each_variant = pytest.mark.parametrize(
     ("op", "options"),
-    [(op, options) for op in OPS for options in op.options],
+    [(op, options) for op in EVERY_OP for options in op.options],
     ids=label,
 )
 
@@ -102,7 +103,7 @@ def test_second_derivative_at_guarded_points_is_finite(route, op, dtype, options
         assert not bad.any(), [tensor[bad] for tensor in leaves]
 
 
-@pytest.mark.parametrize("op", OPS, ids=label)
+@pytest.mark.parametrize("op", EVERY_OP, ids=label)
 def test_second_derivative_of_a_zero_upstream(route, op):
     """G1 holds for the graph of the gradient too: the where trap has a second order."""
     inputs = [tensor.requires_grad_() for tensor in specials(op, torch.float32, only_finite=True)]

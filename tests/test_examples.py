@@ -38,6 +38,13 @@ SHOWS = {
         "safeops  of four 1e20: norm 2e+20, clipped to [0.5, 0.5, 0.5, 0.5]",
         "dropped, norm 2.34521, factor 0.426401; 1 of 2 tensors not finite: 1 nan, 1 inf",
     ),
+    "swap_a_model": (
+        "torch      loss after training nan",
+        "swapped    loss after training 0.",
+        "guarded    safeops.softmax at line 20: 5 values, 5 gradients",
+        "guarded    safeops.safe_log at line 21: 125 values, 125 gradients",
+        "guarded    safeops.safe_div at line 23: 8 values, ",
+    ),
     "half_precision": (
         "x / norm with torch         [0.0, 0.0, 0.0]",
         "x / norm with safeops       [1.1728515625, 1.5634765625, 0.0]",

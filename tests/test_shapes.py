@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from safeops.testing import bit_sweep
-from tests.cases import DTYPES, OP, OPS, UNARY
+from tests.cases import DTYPES, OP
+from tests.kernelless_cases import EVERY_OP
 from tests.samples import label
 
-each_op = pytest.mark.parametrize("op", OPS, ids=label)
+each_op = pytest.mark.parametrize("op", EVERY_OP, ids=label)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=label)
 VECTOR_EDGES = [*range(71), *range(1000, 1101)]
 
@@ -125,7 +126,7 @@ def test_no_dimensions(route, op, dtype):
         assert (tensor.shape, tensor.dtype) == (torch.Size(()), dtype)
 
 
-@pytest.mark.parametrize("op", UNARY, ids=label)
+@pytest.mark.parametrize("op", [op for op in EVERY_OP if op.arity == 1], ids=label)
 def test_many_dimensions(route, op):
     x = values(*[2] * 12).permute(*range(11, -1, -1))[..., ::2]
     assert_same(route.value(op, [x]), route.value(op, [x.contiguous()]))

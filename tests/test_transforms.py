@@ -7,12 +7,13 @@ from torch.autograd import forward_ad
 
 from tests import oracle
 from tests.cases import OPS
+from tests.kernelless_cases import EVERY_OP
 from tests.routes import Recorder
 from tests.samples import label
 
 # torch's own forward-mode formulas come from a script that warns
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script")
-each_op = pytest.mark.parametrize("op", OPS, ids=label)
+each_op = pytest.mark.parametrize("op", EVERY_OP, ids=label)
 X = torch.tensor([0.5, 0.0, 2.0, -1.0, 3.0])
 Y = torch.tensor([2.0, 0.5, 0.0, -4.0, 1.0])
 
@@ -22,12 +23,14 @@ def operands(op, dtype=torch.float32):
 
 
 def slopes(op, inputs):
-    """The exact derivative to each input, 0 where guarded."""
+    """The exact derivative to each input."""
     wide = [tensor.double() for tensor in inputs]
     guarded = op.guard(oracle.Options(inputs[0].dtype), *wide)
-    inside = [torch.where(guarded, 1.0, tensor) for tensor in wide]
+    inside = [torch.where(guarded, op.safe, tensor) for tensor in wide]
     one = torch.ones_like(wide[0])
-    return [torch.where(guarded, 0.0, f(torch, one, *inside)).float() for f in op.gradients]
+    outside = op.outside_gradients(oracle.Options(inputs[0].dtype), one, *wide)
+    pairs = zip(op.gradients, outside, strict=True)
+    return [torch.where(guarded, out, f(torch, one, *inside)).float() for f, out in pairs]
 
 
 @pytest.fixture(autouse=True)

@@ -50,26 +50,44 @@ def _differentiable(wide: Sequence[Tensor], fixed: Sequence[Tensor]) -> list[Ten
     return chosen
 
 
+def _without_steep(
+    smooth: Sequence[Tensor], fixed: Sequence[Tensor], slopes: Sequence[Tensor]
+) -> list[Tensor]:
+    """The inputs, without their derivative where it is infinite, as only that at infinity is."""
+    triples = zip(smooth, fixed, slopes, strict=True)
+    return [torch.where(_finite([slope]), x, still) for x, still, slope in triples]
+
+
 def _gradient(
-    formula: Formula, grad: Tensor, used: Sequence[Tensor], constants: Constants, dtype: torch.dtype
+    formula: Formula,
+    grad: Tensor,
+    used: Sequence[Tensor],
+    constants: Constants,
+    dtype: torch.dtype,
+    divides: bool,
 ) -> Tensor:
     """The formula, saturated (G2), and zero where the upstream gradient is (G1)."""
     if torch.is_grad_enabled() and not is_compiling():
-        return _differentiable_gradient(formula, grad, used, constants, dtype)
+        return _differentiable_gradient(formula, grad, used, constants, dtype, divides)
     value = formula(grad, *used, *constants)
-    # The last operand is a divisor: infinite, it gives 0.
-    value = torch.where(_finite([grad, *used[:-1]]), _limited(value, dtype), value)
+    finite = _finite([grad, *(used[:-1] if divides else used)])
+    value = torch.where(finite, _limited(value, dtype), value)
     return torch.where(grad == 0, 0.0, value)
 
 
 def _differentiable_gradient(
-    formula: Formula, grad: Tensor, used: Sequence[Tensor], constants: Constants, dtype: torch.dtype
+    formula: Formula,
+    grad: Tensor,
+    used: Sequence[Tensor],
+    constants: Constants,
+    dtype: torch.dtype,
+    divides: bool,
 ) -> Tensor:
     """The same value, to be differentiated again: its slope at a zero upstream gradient is kept,
     and elements that are replaced do not reach the formula, since the where trap would make their
     second derivative NaN."""
     with torch.no_grad():
-        value = _gradient(formula, grad, used, constants, dtype)
+        value = _gradient(formula, grad, used, constants, dtype, divides)
         exact = formula(grad, *used, *constants)
         zero = (grad == 0) & ~_finite(used)
         replaced = zero | _over(exact, [grad, *used], dtype)
@@ -88,6 +106,7 @@ class Formulas:
     overflows  whether finite inputs can give a value beyond the dtype's range, (*constants)
     uses       for each gradient, which of the saved tensors it takes
     save       what is kept for backward if not the inputs, (*inputs, result, *constants)
+    divides    the last input is a divisor: infinite, it makes nothing infinite
     """
 
     def __init__(
@@ -97,16 +116,18 @@ class Formulas:
         overflows: Callable[..., bool],
         uses: Sequence[Sequence[int]] = ((0,),),
         save: Formula | None = None,
+        divides: bool = True,
     ):
         self.value, self.gradients, self.overflows = value, gradients, overflows
-        self.uses, self.save = uses, save
+        self.uses, self.save, self.divides = uses, save, divides
 
     def forward(self, dtype: torch.dtype, constants: Constants, inputs: Sequence[Tensor]) -> Tensor:
         """The value by the torch formula."""
         wide = [tensor.to(COMPUTE[dtype]) for tensor in inputs]
         value = self.value(*wide, *constants)
         if self.overflows(*constants):
-            value = torch.where(_finite(wide[:1]), _limited(value, dtype), value)
+            finite = _finite(wide[:1] if self.divides else wide)
+            value = torch.where(finite, _limited(value, dtype), value)
         return value.to(dtype)
 
     def backward(
@@ -124,7 +145,9 @@ class Formulas:
         for formula, used, needed in zip(self.gradients, self.uses, needs, strict=True):
             tensors = [tensor for tensor in (wide[i] for i in used) if tensor is not None]
             grads.append(
-                _gradient(formula, grad, tensors, constants, dtype).to(dtype) if needed else None
+                _gradient(formula, grad, tensors, constants, dtype, self.divides).to(dtype)
+                if needed
+                else None
             )
         return grads
 
@@ -144,7 +167,10 @@ class Formulas:
             return self.value(*smooth, *constants).to(dtype)
         value, slopes = self.value(*fixed, *constants), self._slopes(constants, fixed)
         over = _over(value, fixed, dtype)
-        for slope in slopes[1:]:  # a product: a zero upstream gradient would meet its overflow
+        if not self.divides:
+            smooth = _without_steep(smooth, fixed, slopes)
+        # In a product a zero upstream gradient would meet the overflow.
+        for slope in slopes[self.divides :]:
             over = over | (_finite(fixed) & (slope.abs() == torch.finfo(slope.dtype).max))
         terms = [
             (torch.where(over, x, 0.0) - torch.where(over, still, 0.0)) * slope
@@ -162,6 +188,8 @@ class Formulas:
         ones = torch.ones_like(functools.reduce(torch.add, fixed))
         with torch.no_grad():
             return [
-                _gradient(formula, ones, [saved[i] for i in used], constants, ones.dtype)
+                _gradient(
+                    formula, ones, [saved[i] for i in used], constants, ones.dtype, self.divides
+                )
                 for formula, used in zip(self.gradients, self.uses, strict=True)
             ]

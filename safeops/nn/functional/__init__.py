@@ -1,0 +1,48 @@
+"""torch.nn.functional's functions that can give NaN, made safe, with torch's arguments."""
+
+from .activation import gelu, log_softmax, mish, silu, softmax, softmin
+from .attention import scaled_dot_product_attention
+from .batch_normalization import batch_norm
+from .distances import cosine_similarity, normalize, pairwise_distance
+from .instance_normalization import instance_norm
+from .losses import (
+    binary_cross_entropy,
+    cosine_embedding_loss,
+    cross_entropy,
+    ctc_loss,
+    gaussian_nll_loss,
+    kl_div,
+    nll_loss,
+    poisson_nll_loss,
+    triplet_margin_loss,
+)
+from .multi_head_attention import multi_head_attention_forward
+from .normalization import group_norm, layer_norm, rms_norm
+
+__all__ = [
+    "batch_norm",
+    "binary_cross_entropy",
+    "cosine_embedding_loss",
+    "cosine_similarity",
+    "cross_entropy",
+    "ctc_loss",
+    "gaussian_nll_loss",
+    "gelu",
+    "group_norm",
+    "instance_norm",
+    "kl_div",
+    "layer_norm",
+    "log_softmax",
+    "mish",
+    "multi_head_attention_forward",
+    "nll_loss",
+    "normalize",
+    "pairwise_distance",
+    "poisson_nll_loss",
+    "rms_norm",
+    "scaled_dot_product_attention",
+    "silu",
+    "softmax",
+    "softmin",
+    "triplet_margin_loss",
+]

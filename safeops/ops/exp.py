@@ -1,0 +1,63 @@
+"""safe_exp: the exponential function, saturated."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ._formulas import Formulas
+from ._kernelless import Quick, Unary, usual
+from ._options import Constants
+
+
+def gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """grad exp(x), which may be small where exp(x) overflows."""
+    half = (x / 2).exp()
+    return grad * half * half
+
+
+def _quick_gradient(grad: Tensor, result: Tensor) -> Tensor:
+    return grad * result
+
+
+def no_constants(dtype: torch.dtype) -> Constants:
+    return ()
+
+
+def overflows() -> bool:
+    return True
+
+
+_exp = Unary(
+    "safe_exp",
+    no_constants,
+    Formulas(torch.exp, (gradient,), overflows, divides=False),
+    Quick(usual(torch.exp), (_quick_gradient,), keeps_result=True),
+)
+
+
+def safe_exp(x: Tensor) -> Tensor:
+    r"""exp(x), at most the largest number of the dtype.
+
+    .. math:: f(x) = \min(e^x, max), \qquad f'(x) = e^x
+
+    torch overflows to inf, from x = 88.8 in float32 and 11.1 in float16, and inf - inf or 0 * inf
+    give NaN soon. Here value and gradient saturate; the gradient is that of exp, saturated too, so
+    that it still pulls x back.
+
+    Args:
+        x: a tensor of any shape.
+
+    Returns:
+        A tensor like x, with torch.exp's own bits where nothing overflows (integers give the
+        default dtype). NaN stays NaN; exp(inf) is inf.
+
+    Raises:
+        TypeError: complex, sparse, nested or quantized tensors.
+
+    >>> safe_exp(torch.tensor([0.0, 1000.0]))
+    tensor([1.0000e+00, 3.4028e+38])
+
+    Source: torch.exp.
+    """
+    return _exp((), x)

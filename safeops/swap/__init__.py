@@ -1,0 +1,1 @@
+"""Make an existing model safe without editing it."""

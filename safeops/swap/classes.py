@@ -1,0 +1,97 @@
+"""The classes of swapped modules, of torch and of the user: their forward runs under safe_mode."""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+from typing import Any
+
+from torch import nn
+
+from .. import nn as safe_nn
+from .functions import entered, table_for
+from .report import UNDER_SAFE_MODE, Entry, dotted
+from .table import Options
+
+COUNTERPARTS: dict[type, type] = {
+    getattr(nn, name): getattr(safe_nn, name) for name in safe_nn.modules.__all__
+}
+RECORD = "_safeops_swap"  # in the __dict__ of a module whose class was changed
+
+
+class Record:
+    """What a swapped module remembers: its own class, and the options of its safe_mode."""
+
+    def __init__(self, original: type, options: Options):
+        self.original, self.options = original, options
+        self.table = table_for(options)
+
+    def __reduce__(self) -> tuple:
+        return Record, (self.original, self.options)
+
+    def __deepcopy__(self, memo: Any) -> Record:
+        return self
+
+
+@functools.cache
+def guarded_class(cls: type) -> type:
+    """A class like this one, whose forward runs under safe_mode."""
+
+    @functools.wraps(cls.forward)  # type: ignore[attr-defined]
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with entered(self._safeops_swap.table):
+            return cls.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
+
+    same = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    own = {"forward": forward, "__reduce_ex__": _reduced, RECORD: Record(cls, {})}
+    return type(cls)(cls.__name__, (cls,), {**same, **own})
+
+
+def _reduced(self: Any, protocol: Any) -> Any:
+    """For pickle and deepcopy, which find the class by the one it was made from."""
+    original = self._safeops_swap.original
+    above: Any = super(guarded_class(original), self)
+    make, args, *rest = above.__reduce_ex__(max(protocol, 2))
+    if make is copyreg.__newobj__:  # type: ignore[attr-defined]
+        make, args = _renewed, (original, *args[1:])
+    return make, args, *rest
+
+
+def _renewed(original: type, *args: Any) -> Any:
+    cls = guarded_class(original)
+    return cls.__new__(cls, *args)
+
+
+def change(module: nn.Module, entry: Entry, options: Options) -> None:
+    """Give the module the class that its entry says."""
+    original: Any = type(module)
+    module.__dict__[RECORD] = Record(original, options)
+    under = entry.now == UNDER_SAFE_MODE
+    module.__class__ = guarded_class(original) if under else COUNTERPARTS[original]
+
+
+def restore(module: nn.Module) -> None:
+    """Give it back its own, if it has another."""
+    record = record_of(module)
+    module.__dict__.pop(RECORD, None)
+    if record is not None:
+        module.__class__ = record.original
+
+
+def record_of(module: nn.Module) -> Record | None:
+    """Its own, or that of its class if it was made as one of a guarded class."""
+    return module.__dict__.get(RECORD) or vars(type(module)).get(RECORD)
+
+
+def is_swapped(module: nn.Module) -> bool:
+    return record_of(module) is not None
+
+
+def check_class(name: str, module: nn.Module) -> None:
+    """A clear error for a swapped module whose class somebody has changed since."""
+    original: Any = record_of(module).original  # type: ignore[union-attr]
+    if type(module) not in (COUNTERPARTS.get(original), guarded_class(original)):
+        raise RuntimeError(
+            f"unswap_: {name!r} became {dotted(type(module))} after the swap (by fully_shard, or a "
+            "parametrization); undo that first. Nothing was changed"
+        )

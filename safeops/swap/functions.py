@@ -1,0 +1,118 @@
+"""safe_mode: torch's functions, methods and operators go to their safe equivalents."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.compiler import is_compiling
+from torch.overrides import TorchFunctionMode
+
+from .._route import function_modes
+from .calls import Function
+from .table import IN_PYTHON, Options, check_options, table_of
+
+_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+_TABLE = table_of({})
+
+
+class SafeMode(TorchFunctionMode):
+    """What safe_mode enters."""
+
+    def __init__(self, table: Mapping[Function, Function] = _TABLE):
+        super().__init__()
+        self.table = table
+        self.by_name = {name: table[plain] for name, plain in IN_PYTHON.items() if plain in table}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        target = self.traced(func) if is_compiling() else self.table.get(func)
+        if target is None:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        try:
+            return _call(target, args, kwargs) if kwargs else target(*args)
+        except TypeError:  # a kind of tensor that safeops does not take: torch does, or says why
+            return func(*args, **(kwargs or {}))
+
+    def traced(self, func: Any) -> Function | None:
+        """The target, for a compiler that does not find methods written in Python by identity."""
+        name = func.__name__
+        return self.by_name[name] if name in IN_PYTHON else self.table.get(func)
+
+
+def _call(target: Function, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """With torch's keywords, which are not all ours."""
+    named = {_NUMPY_NAMES.get(name, name): value for name, value in kwargs.items()}
+    out = named.pop("out", None)
+    if not args and "input" in named:
+        args = (named.pop("input"),)
+    if len(args) == 1 and "other" in named:
+        args = (*args, named.pop("other"))
+    result = target(*args, **named)
+    return result if out is None else torch.mul(result, 1, out=out)
+
+
+def safe_mode(options: Options | None = None) -> AbstractContextManager:
+    r"""Within this context torch's functions, methods and operators are their safe equivalents.
+
+    What torch computes with finite value and gradient stays as it is. ``x / y``, ``x.log()``,
+    ``torch.sqrt(x)``, ``F.softmax(x, -1)``, ``x.norm()`` and the like are guarded at the elements
+    where torch is not finite: ``safeops.swap.table.replaced_functions()`` has the list, and each
+    equivalent says in its docstring what it does there. In-place and ``out=`` forms keep their
+    meaning; integer and floor division, and tensors that safeops does not take (complex, sparse,
+    quantized), are left to torch.
+
+    It holds for the thread that entered it, for calls from Python, in eager mode and under
+    ``torch.compile(fullgraph=True)``. Backward needs no context. A function body that
+    ``torch.utils.checkpoint`` runs again in backward is outside of it: enter it in there, or
+    swap the model. Entered twice it works once.
+
+    Args:
+        options: keywords for single ops, such as ``{"safe_log": {"eps": 1e-6}}``.
+
+    Raises:
+        ValueError, TypeError: an op without options, or an option that it does not take.
+
+    >>> with safe_mode():
+    ...     torch.zeros(2) / torch.tensor([0.0, 2.0])
+    tensor([0., 0.])
+
+    Source: torch.overrides.TorchFunctionMode.
+    """
+    return entered(table_for(options))
+
+
+def entered(table: Mapping[Function, Function]) -> AbstractContextManager:
+    """A context in which this table holds."""
+    for mode in function_modes():
+        if isinstance(mode, SafeMode) and mode.table is table:
+            return contextlib.nullcontext()
+    return SafeMode(table) if _watched is None or is_compiling() else _watched(table)
+
+
+_watched: Callable[[Mapping[Function, Function]], SafeMode] | None = None
+
+
+def watch(mode: Callable[[Mapping[Function, Function]], SafeMode] | None) -> None:
+    """From now on a safe_mode is one of these."""
+    global _watched
+    _watched = mode
+
+
+def table_for(options: Options | None) -> Mapping[Function, Function]:
+    """The table with these options, which are checked."""
+    if not options:
+        return _TABLE
+    check_options(options)
+    return _table_of(tuple((name, tuple(given.items())) for name, given in options.items()))
+
+
+@functools.cache
+def _table_of(options: tuple) -> Mapping[Function, Function]:
+    """One table for the same options, so that nested contexts know each other."""
+    return table_of({name: dict(given) for name, given in options})

@@ -1,0 +1,143 @@
+"""What a swap did, and what its ops guarded in a run."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from ._text import columns
+from .counting import GuardedReport, counted
+from .table import Options, replaced_functions
+
+UNDER_SAFE_MODE = "the same, under safe_mode"
+
+
+class Entry(NamedTuple):
+    """One module: its dotted name, its class before and after ("" if it was left), and why."""
+
+    name: str
+    was: str
+    now: str
+    why: str
+
+
+class SwapReport:
+    """What swap_ did to a model.
+
+    replaced   entries of the modules that became their safeops.nn equivalents
+    forwards   entries of the modules whose forward runs under safe_mode
+    functions  torch's functions that safe_mode takes in there, by name, and their equivalents
+    left       entries of what was left alone though it may matter, and why
+    options    the keywords that single ops got
+
+    ``print`` gives a table, ``to_json`` what ``swap_(model, report=...)`` takes to do the same to
+    another copy of the model. With ``dry_run`` it is what would have been done.
+    """
+
+    def __init__(
+        self,
+        changed: Sequence[Entry],
+        left: Sequence[Entry],
+        options: Options,
+        model: nn.Module | None = None,
+    ):
+        self.changed, self.left, self.options = tuple(changed), tuple(left), dict(options)
+        self._model = None if model is None else weakref.ref(model)
+
+    @classmethod
+    def of(cls, report: SwapReport | str | Mapping[str, Any]) -> SwapReport:
+        """A report, or one from its JSON."""
+        if isinstance(report, SwapReport):
+            return report
+        try:
+            read = json.loads(report) if isinstance(report, str) else report
+            changed, left = ([Entry(**row) for row in read[key]] for key in ("changed", "left"))
+            return cls(changed, left, read["options"])
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                "swap_: report must be a SwapReport or what its to_json() gave; this cannot be "
+                f"read: {error!r}"
+            ) from error
+
+    @property
+    def replaced(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.changed if entry.now != UNDER_SAFE_MODE)
+
+    @property
+    def forwards(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.changed if entry.now == UNDER_SAFE_MODE)
+
+    @property
+    def functions(self) -> dict[str, str]:
+        return replaced_functions() if self.forwards else {}
+
+    def to_json(self) -> str:
+        """A text from which swap_(model, report=...) does the same again."""
+        rows = {
+            key: [entry._asdict() for entry in getattr(self, key)] for key in ("changed", "left")
+        }
+        return json.dumps({**rows, "options": self.options}, indent=1)
+
+    @contextmanager
+    def guarded(self) -> Iterator[GuardedReport]:
+        """Count what the ops guard while the block runs.
+
+        Every call that safe_mode takes is compared with torch's own on the same input: slow, and
+        only in here; swapped models cost nothing else. Compiled graphs are not looked into.
+
+        >>> import torch, safeops
+        >>> model = torch.nn.Softmax(-1)
+        >>> with safeops.swap_(model).guarded() as counts:
+        ...     _ = model(torch.tensor([[0.0, 0.0], [-torch.inf, -torch.inf]]))
+        >>> [(row.op, row.values) for row in counts]
+        [('safeops.nn.functional.softmax', 2)]
+        """
+        model = None if self._model is None else self._model()
+        if model is None:
+            raise RuntimeError(
+                "guarded: this report belongs to no model (it was read from JSON, or the model is "
+                "gone); take the report that swap_ returned"
+            )
+        with counted(model) as report:
+            yield report
+
+    def __str__(self) -> str:
+        parts = [self._summary()]
+        if self.changed:
+            parts.append(columns(("module", "was", "now", "why"), self.changed))
+        if self.left:
+            parts.append(
+                "left as they are:\n" + columns(("module", "class", "why"), _left(self.left))
+            )
+        return "\n".join(parts)
+
+    def _summary(self) -> str:
+        if not self.changed:
+            return "swap: nothing was changed"
+        text = f"swap: {len(self.replaced)} modules replaced"
+        if self.forwards:
+            text += (
+                f", {len(self.functions)} functions of torch replaced in "
+                f"{len(self.forwards)} forwards"
+            )
+        return text
+
+    __repr__ = __str__
+
+
+def _left(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
+    return [(entry.name, entry.was, entry.why) for entry in entries]
+
+
+def dotted(cls: type) -> str:
+    """A class by name; torch.nn's by the name that people know."""
+    module = cls.__module__
+    for package in ("torch.nn", "safeops.nn"):
+        if module.startswith(f"{package}.modules"):
+            module = package
+    return f"{module}.{cls.__qualname__}"

@@ -1,0 +1,505 @@
+"""The rows of the ops without a kernel: fields are explained in cases.py.
+
+Values have torch's own bits; value_ulp is the bound that torch's op itself holds against the exact
+result, as measured. Wide are logit, which cancels near 1/2, logaddexp where the result is near 0,
+and the gradients of pow to x and of logaddexp, since p - 1 and y - x are rounded: by |log x| / 2
+and |y - x| / 2.
+"""
+
+import math
+
+import mpmath
+import torch
+
+import safeops
+from tests.cases import OPS, Op, one_sided, tiny, zeros
+
+POLE = dict(options=({}, {"eps": 1e-3}, {"fill": -2.5}))
+SOME = ({}, {"eps": 1e-3}, {"fill": -2.5}, {"eps": 0.5, "extend": "linear"})
+UNGUARDED = dict(
+    guard=lambda o, x: torch.zeros_like(x, dtype=torch.bool),
+    outside=lambda o, x: x,
+    outside_gradients=zeros,
+    options=({},),
+    singular=(),
+    inner=((0.2, 0.7, 3.0, -1.0, -4.0),),
+)
+UNIT = ({}, {"eps": 1e-3}, {"eps": 1e-9}, {"fill": 3.0})
+BEYOND = (0.0, -0.0, -1.0, -math.inf)
+BOTH_SIDES = ((0.2, 0.7, 3.0, -1.0, -4.0),)
+
+
+def is_torch(m):
+    return m is torch
+
+
+def _log(base):
+    """x -> log to that base."""
+    return lambda m, x: m.log(x) / (math.log(base) if is_torch(m) else mpmath.log(base))
+
+
+def _scaled(base):
+    return lambda m, g, x: g / (x * (math.log(base) if is_torch(m) else mpmath.log(base)))
+
+
+def where(m, condition, value, other):
+    """Lazy for numbers."""
+    if is_torch(m):
+        return torch.where(condition, value(), other)
+    return value() if condition else other
+
+
+# --- one argument --------------------------------------------------------------------------------
+
+
+def logarithm(name, base):
+    exact = {2: math.log2, 10: math.log10}[base]
+    slope = lambda e: 1 / (e * math.log(base))  # noqa: E731
+    return Op(
+        name=f"safe_{name}",
+        torch=getattr(torch, name),
+        value=_log(base),
+        gradients=(_scaled(base),),
+        steps=lambda index, g, x: (x * math.log(base),),
+        **one_sided(exact, slope, lambda dtype: exact(tiny(dtype))),
+        value_ulp=(1.5, 1.5),
+        gradient_ulp=(2.5,),
+        options=SOME,
+        singular=BEYOND,
+        inner=BOTH_SIDES,
+    )
+
+
+def _log1p_bound(o):
+    compute = torch.float64 if o.dtype is torch.float64 else torch.float32
+    return torch.tensor(o.e - 1, dtype=torch.float64).to(compute).item()
+
+
+def _log1p_outside(o, x):
+    if o.fill is not None:
+        return torch.full_like(x, o.fill)
+    below = math.log(o.e or torch.finfo(o.dtype).eps / 2)
+    return below + (1 + x - o.e) / o.e if o.extend == "linear" else 0 * x.sign() + below
+
+
+def _log1p_outside_gradients(o, upstream, x):
+    return (upstream / o.e,) if o.extend == "linear" else zeros(o, upstream, x)
+
+
+def _rsqrt_outside(o, x):
+    held = o.fill if o.fill is not None else 1 / math.sqrt(o.e) if o.e else 0.0
+    return torch.full_like(x, held)
+
+
+def _unit_guard(o, x):
+    compute = torch.float64 if o.dtype is torch.float64 else torch.float32
+    bound = torch.tensor(1 - o.e, dtype=torch.float64).to(compute).item()
+    return (x.abs() > bound) | (x.abs() >= 1)
+
+
+def _ends(end):
+    """The value outside: a constant on each side, `end`(options) -> (low, high)."""
+
+    def value(o, x):
+        low, high = (o.fill, o.fill) if o.fill is not None else end(o)
+        return torch.where(x < 0, low, torch.full_like(x, high))
+
+    return value
+
+
+def _acos_beside(e):
+    return 2 * math.asin(math.sqrt(e / 2))
+
+
+def _atanh_end(o):
+    e = o.e or torch.finfo(o.dtype).eps / 2
+    return 0.5 * (math.log(2 - e) - math.log(e))
+
+
+def _acosh_guard(o, x):
+    compute = torch.float64 if o.dtype is torch.float64 else torch.float32
+    return (x < torch.tensor(1 + o.e, dtype=torch.float64).to(compute).item()) | (x <= 1)
+
+
+def _acosh_outside(o, x):
+    return torch.full_like(x, 2 * math.asinh(math.sqrt(o.e / 2)) if o.fill is None else o.fill)
+
+
+def inside_one(name, slope, end, **rest):
+    return Op(
+        name=f"safe_{name}",
+        torch=getattr(torch, name),
+        value=lambda m, x: getattr(m, name)(x),
+        gradients=(slope,),
+        guard=_unit_guard,
+        outside=_ends(end),
+        outside_gradients=zeros,
+        options=UNIT,
+        singular=(1.0, -1.0, 2.0, -math.inf),
+        inner=((0.2, -0.7, 0.95, -1.5, 4.0),),
+        safe=0.5,
+        **rest,
+    )
+
+
+def _root(m, x):
+    return m.sqrt((1 - x) * (1 + x))
+
+
+def _logit_bounds(o):
+    compute = torch.float64 if o.dtype is torch.float64 else torch.float32
+    low = o.e
+    return low, torch.tensor(1 - low, dtype=torch.float64).to(compute).item()
+
+
+def _logit_guard(o, x):
+    low, high = _logit_bounds(o)
+    return (x <= 0) | (x >= 1) | (x < low) | (x > high)
+
+
+def _logit_outside(o, x):
+    low, high = (tiny(o.dtype), 1 - torch.finfo(o.dtype).eps / 2) if not o.e else _logit_bounds(o)
+    at = lambda z: math.log(z) - math.log1p(-z)  # noqa: E731
+    return torch.where(x < 0.5, at(low), torch.full_like(x, at(high)))
+
+
+UNARY = (
+    logarithm("log2", 2),
+    logarithm("log10", 10),
+    Op(
+        name="safe_log1p",
+        torch=torch.log1p,
+        value=lambda m, x: m.log1p(x),
+        gradients=(lambda m, g, x: g / (1 + x),),
+        guard=lambda o, x: (x < _log1p_bound(o)) | (x <= -1),
+        outside=_log1p_outside,
+        outside_gradients=_log1p_outside_gradients,
+        value_ulp=(1.5, 1.5),
+        gradient_ulp=(1.5,),
+        options=SOME,
+        singular=(-1.0, -2.0, -math.inf),
+        inner=((0.2, -0.3, 3.0, -1.5, -4.0),),
+    ),
+    Op(
+        name="safe_rsqrt",
+        torch=torch.rsqrt,
+        value=lambda m, x: 1 / m.sqrt(x),
+        gradients=(lambda m, g, x: -g / (2 * m.sqrt(x) * x),),
+        guard=lambda o, x: (x < o.e) | (x <= 0),
+        outside=_rsqrt_outside,
+        outside_gradients=zeros,
+        value_ulp=(1.5, 1.5),
+        gradient_ulp=(5.0,),
+        half_ulp=2.0,
+        **POLE,
+        singular=BEYOND,
+        inner=BOTH_SIDES,
+    ),
+    Op(
+        name="safe_exp",
+        torch=torch.exp,
+        value=lambda m, x: m.exp(x),
+        gradients=(lambda m, g, x: g * m.exp(x),),
+        value_ulp=(1.5, 1.5),
+        gradient_ulp=(4.0,),
+        keeps_result=True,
+        **UNGUARDED,
+    ),
+    Op(
+        name="safe_expm1",
+        torch=torch.expm1,
+        value=lambda m, x: m.expm1(x),
+        gradients=(lambda m, g, x: g * m.exp(x),),
+        value_ulp=(1.5, 1.5),
+        gradient_ulp=(4.0,),
+        **UNGUARDED,
+    ),
+    inside_one(
+        "acos",
+        lambda m, g, x: -g / _root(m, x),
+        lambda o: (math.pi - _acos_beside(o.e), _acos_beside(o.e)),
+        value_ulp=(1.5, 1.5),
+        gradient_ulp=(3.0,),
+    ),
+    inside_one(
+        "asin",
+        lambda m, g, x: g / _root(m, x),
+        lambda o: (_acos_beside(o.e) - math.pi / 2, math.pi / 2 - _acos_beside(o.e)),
+        value_ulp=(1.5, 1.5),
+        gradient_ulp=(3.0,),
+    ),
+    inside_one(
+        "atanh",
+        lambda m, g, x: g / ((1 - x) * (1 + x)),
+        lambda o: (-_atanh_end(o), _atanh_end(o)),
+        value_ulp=(1.5, 1.5),
+        gradient_ulp=(2.5,),
+    ),
+    Op(
+        name="safe_acosh",
+        torch=torch.acosh,
+        value=lambda m, x: m.acosh(x),
+        gradients=(lambda m, g, x: g / (m.sqrt(x - 1) * m.sqrt(x + 1)),),
+        guard=_acosh_guard,
+        outside=_acosh_outside,
+        outside_gradients=zeros,
+        value_ulp=(1.5, 1.5),
+        gradient_ulp=(4.0,),
+        options=UNIT,
+        singular=(1.0, 0.0, -math.inf),
+        inner=((1.2, 7.0, 3.0, 0.5, -4.0),),
+        safe=2.0,
+    ),
+    Op(
+        name="safe_logit",
+        torch=torch.logit,
+        value=lambda m, x: m.log(x) - m.log1p(-x),
+        gradients=(lambda m, g, x: g / (x * (1 - x)),),
+        guard=_logit_guard,
+        outside=_logit_outside,
+        outside_gradients=zeros,
+        value_ulp=(math.inf, math.inf),
+        gradient_ulp=(2.5,),
+        torch_half_ulp=6.0,
+        options=({}, {"eps": 1e-3}),
+        singular=(0.0, 1.0, -1.0, 2.0, math.inf),
+        inner=((0.2, 0.7, 0.9, -1.0, 4.0),),
+        safe=0.5,
+    ),
+    Op(
+        name="safe_entr",
+        torch=torch.special.entr,
+        value=lambda m, x: -x * m.log(x),
+        gradients=(lambda m, g, x: -g * (1 + m.log(x)),),
+        guard=lambda o, x: x <= 0,
+        outside=lambda o, x: torch.zeros_like(x),
+        outside_gradients=zeros,
+        value_ulp=(2.5, 2.5),
+        gradient_ulp=(math.inf,),
+        half_ulp=2.0,
+        options=({},),
+        singular=BEYOND,
+        inner=BOTH_SIDES,
+    ),
+)
+
+
+def power(p):
+    """x ** p, by a number."""
+    whole = p == int(p)
+    guard = (lambda o, x: (x == 0) & (p < 0)) if whole else (lambda o, x: x <= 0)
+    return Op(
+        name=f"safe_pow({p})",
+        call=lambda x: safeops.safe_pow(x, p),
+        torch=lambda x: torch.pow(x, p),
+        value=lambda m, x: x**p,
+        gradients=(lambda m, g, x: g * (p * x ** (p - 1)),),
+        steps=lambda index, g, x: (x ** (p - 1), p * x ** (p - 1)),
+        guard=guard,
+        outside=lambda o, x: torch.zeros_like(x),
+        outside_gradients=zeros,
+        value_ulp=(2.5, 2.5),
+        gradient_ulp=(3.5,),
+        half_ulp=2.0,
+        options=({},),
+        singular=(0.0,) if whole else BEYOND,
+        inner=BOTH_SIDES,
+    )
+
+
+POWERS = tuple(power(p) for p in (2, 3, -1, 0.5, -0.5, 1.5))
+
+# --- two arguments -------------------------------------------------------------------------------
+
+
+def _pow_guard(o, x, p):
+    whole = p == p.floor()
+    return torch.where(whole, (x == 0) & (p < 0), x <= 0) | (p.isnan() & (x <= 0))
+
+
+def _pow_x(m, g, x, p):
+    return where(m, p != 0, lambda: g * (p * x ** (p - 1)), 0.0 * g)
+
+
+def _pow_p(m, g, x, p):
+    return where(m, x > 0, lambda: g * (x**p * m.log(abs(x))), 0.0 * g)
+
+
+def _pow_steps(index, g, x, p):
+    if index == 0:
+        return x ** (p - 1), p * x ** (p - 1)
+    return x**p, x**p * x.abs().log()
+
+
+def _origin(o, x, y):
+    return (x == 0) & (y == 0)
+
+
+def _no_log(shift):
+    def guard(o, x, y):
+        return (y <= -shift) | ((x == 0) & (y == math.inf))
+
+    return guard
+
+
+def _product_outside(least):
+    def value(o, x, y):
+        return torch.where(x == 0, 0.0, x * least(o.dtype))
+
+    def gradients(o, upstream, x, y):
+        return torch.where(x == 0, 0.0, upstream * least(o.dtype)), torch.zeros_like(upstream)
+
+    return dict(outside=value, outside_gradients=gradients)
+
+
+def _same_infinity(o, x, y):
+    return (x == y) & x.isinf()
+
+
+def _halves(o, upstream, x, y):
+    share = torch.where(x > 0, upstream / 2, 0.0)
+    return share, share
+
+
+def _log_sum(m, x, y, base):
+    if is_torch(m):
+        return (torch.logaddexp if base == math.e else torch.logaddexp2)(x, y)
+    base = mpmath.e if base == math.e else base
+    return max(x, y) + mpmath.log1p(base ** (-abs(x - y))) / mpmath.log(base)
+
+
+def _share(m, g, x, y, base):
+    if is_torch(m):
+        return g * torch.sigmoid((x - y) * math.log(base))
+    base = mpmath.e if base == math.e else base
+    return g / (1 + base ** (y - x))
+
+
+def log_sum(name, base):
+    return Op(
+        name=f"safe_{name}",
+        torch=getattr(torch, name),
+        value=lambda m, x, y: _log_sum(m, x, y, base),
+        gradients=(
+            lambda m, g, x, y: _share(m, g, x, y, base),
+            lambda m, g, x, y: _share(m, g, y, x, base),
+        ),
+        steps=lambda i, g, x, y: (_share(torch, 1.0, *((x, y) if i == 0 else (y, x)), base),),
+        guard=_same_infinity,
+        outside=lambda o, x, y: x,
+        outside_gradients=_halves,
+        value_ulp=(math.inf, math.inf),
+        gradient_ulp=(360.0, 360.0),
+        options=({},),
+        singular=(math.inf, -math.inf),
+        inner=((1.0, -2.0, 0.3, 1.1), (0.5, -0.7, 2.0, -0.4)),
+    )
+
+
+def product(name, shift, log, op, least, y):
+    return Op(
+        name=f"safe_{name}",
+        torch=op,
+        value=lambda m, x, y: op(x, y) if is_torch(m) else x * log(m)(y),
+        gradients=(lambda m, g, x, y: g * log(m)(y), lambda m, g, x, y: g * x / (shift + y)),
+        steps=lambda index, g, x, y: (g * x,) if index else (log(torch)(y),),
+        guard=_no_log(shift),
+        **_product_outside(least),
+        value_ulp=(2.5, 2.5),
+        gradient_ulp=(2.5, 2.5),
+        half_ulp=1.5,
+        options=({},),
+        singular=(-shift, -shift - 1),
+        inner=((1.0, -2.0, 0.3, 1.1, 0.0), y),
+    )
+
+
+BINARY = (
+    Op(
+        name="safe_pow",
+        torch=torch.pow,
+        value=lambda m, x, p: x**p,
+        gradients=(_pow_x, _pow_p),
+        steps=_pow_steps,
+        guard=_pow_guard,
+        outside=lambda o, x, p: torch.where(p.isnan(), p, 0.0),
+        outside_gradients=zeros,
+        value_ulp=(2.5, 2.5),
+        gradient_ulp=(360.0, 5.0),
+        half_ulp=2.0,
+        options=({},),
+        singular=(0.5, -1.0),
+        inner=((1.0, 2.0, 0.3, 1.1, -2.0, -1.5), (0.5, -0.7, 2.0, -0.4, 0.3, -1.4)),
+    ),
+    Op(
+        name="safe_atan2",
+        torch=torch.atan2,
+        value=lambda m, y, x: m.atan2(y, x),
+        gradients=(
+            lambda m, g, y, x: g * _over_square(m, x, y, x),
+            lambda m, g, y, x: -g * _over_square(m, y, y, x),
+        ),
+        steps=lambda i, g, y, x: (_over_square(torch, (x, y)[i], y, x),),
+        guard=_origin,
+        outside=lambda o, y, x: torch.atan2(y, x),
+        outside_gradients=zeros,
+        value_ulp=(math.inf, math.inf),
+        gradient_ulp=(4.0, 4.0),
+        bitwise=False,
+        options=({},),
+        singular=(0.0,),
+        inner=((1.0, -2.0, 0.3, 1.1, 0.0), (0.5, -0.7, 2.0, -0.4, 0.0)),
+    ),
+    Op(
+        name="safe_hypot",
+        torch=torch.hypot,
+        value=lambda m, x, y: m.hypot(x, y),
+        gradients=(
+            lambda m, g, x, y: g * (x / m.hypot(x, y)),
+            lambda m, g, x, y: g * (y / m.hypot(x, y)),
+        ),
+        steps=lambda i, g, x, y: ((x, y)[i] / torch.hypot(x, y),),
+        guard=_origin,
+        outside=lambda o, x, y: torch.zeros_like(x),
+        outside_gradients=zeros,
+        value_ulp=(1.5, 1.5),
+        gradient_ulp=(3.0, 3.0),
+        bitwise=False,
+        options=({},),
+        singular=(0.0,),
+        inner=((1.0, -2.0, 0.3, 1.1, 0.0), (0.5, -0.7, 2.0, -0.4, 4.0)),
+    ),
+    product(
+        "xlogy",
+        0.0,
+        lambda m: m.log,
+        torch.xlogy,
+        lambda dtype: math.log(tiny(dtype)),
+        (0.5, -0.7, 2.0, 1.4, 0.9),
+    ),
+    product(
+        "xlog1py",
+        1.0,
+        lambda m: m.log1p,
+        torch.special.xlog1py,
+        lambda dtype: math.log(torch.finfo(dtype).eps / 2),
+        (0.5, -1.7, 2.0, -0.4, 0.9),
+    ),
+    log_sum("logaddexp", math.e),
+    log_sum("logaddexp2", 2.0),
+)
+
+
+def _over_square(m, part, y, x):
+    """part / (x² + y²), scaled in double where that is not exact."""
+    if not is_torch(m):
+        return part / (x * x + y * y)
+    size = torch.maximum(x.abs(), y.abs())
+    if size.isinf().any():
+        size = torch.where(size.isinf(), 1.0, size)
+    return part / size / (size * ((x / size) ** 2 + (y / size) ** 2))
+
+
+KERNELLESS = (*UNARY, *POWERS, *BINARY)
+EVERY_OP = (*OPS, *KERNELLESS)
+NAMED = {op.name: op for op in EVERY_OP}

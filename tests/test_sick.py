@@ -1,0 +1,95 @@
+"""Sick programs die as they are, and train for 1,000 steps once their ops are swapped."""
+
+import functools
+import math
+import statistics
+import warnings
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+import safeops
+from tests.sick import Sick
+from tests.sick_programs import PROGRAMS
+
+SOON, LONG = 200, 1000  # steps in which a program dies, and in which it has to live
+programs = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+
+
+@dataclass
+class Run:
+    """What became of a training run: it ends at the first step that is not finite."""
+
+    losses: list[float] = field(default_factory=list)
+    died: str = ""
+
+
+def _finite(tensors):
+    return bool(torch.cat([tensor.detach().flatten() for tensor in tensors]).isfinite().all())
+
+
+def _step(program, model, optimizer, number):
+    """The loss of one step, and what in it is not finite."""
+    loss = model(program.batch(number))
+    optimizer.zero_grad()
+    loss.backward()
+    parameters = list(model.parameters())
+    sick = "" if _finite([p.grad for p in parameters if p.grad is not None]) else "gradient"
+    if program.clip is not None:
+        torch.nn.utils.clip_grad_norm_(parameters, program.clip)
+    optimizer.step()
+    if sick and not _finite(parameters):
+        sick = "parameter"
+    return loss.item(), sick
+
+
+def _train(program, steps, prepare):
+    torch.manual_seed(0)
+    model = program.make().to(program.dtype)
+    prepare(model)
+    optimizer, run = program.optimizer(model.parameters()), Run()
+    while len(run.losses) < steps and not run.died:
+        loss, sick = _step(program, model, optimizer, len(run.losses))
+        run.losses.append(loss)
+        run.died = sick if math.isfinite(loss) else "loss"
+    if not run.died and not _finite(model.parameters()):
+        run.died = "parameter"
+    return run
+
+
+@functools.cache
+def _plain(program):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the variance of one sample
+        return _train(program, SOON, lambda model: None)
+
+
+def test_programs_are_many_and_distinct():
+    assert len({program.name for program in PROGRAMS}) == len(PROGRAMS) >= 28
+    assert {program.dtype for program in PROGRAMS} == {
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+    }
+
+
+@programs
+def test_dies_as_it_is(program: Sick):
+    run = _plain(program)
+    assert run.died in ("loss", "parameter"), f"{program.fault}: alive, at {run.losses[-1]}"
+
+
+@programs
+def test_trains_once_swapped(program: Sick):
+    run = _train(program, LONG, safeops.swap_)
+    assert not run.died, f"{program.fault}: the {run.died} of step {len(run.losses)}"
+    first, last = statistics.median(run.losses[:20]), statistics.median(run.losses[-100:])
+    assert last < first - 0.1 * abs(first), f"{program.fault}: from {first} to {last}"
+
+
+@programs
+def test_is_the_same_until_then(program: Sick):
+    healthy = _plain(program).losses[:-1]
+    run = _train(program, len(healthy), safeops.swap_)
+    assert run.losses == pytest.approx(healthy, rel=1e-3)
