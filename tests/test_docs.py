@@ -1,4 +1,4 @@
-"""The examples of the docstrings and of the README run; everything public is explained."""
+"""The examples of the docstrings, the README and the guides run; everything public is explained."""
 
 import doctest
 import importlib
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import safeops
+from safeops.swap.table import replaced_functions
 from tests.cases import OPS
 from tests.row_cases import ROW_OPS
 
@@ -60,8 +61,17 @@ def test_docstring_of_an_op(name):
     assert [part for part in parts if part not in text] == []
 
 
+CONTRACT = (README.parent / "docs" / "contract.md").read_text() + README.read_text()
+
+
+@pytest.mark.parametrize("name", sorted(set(replaced_functions().values())))
+def test_what_takes_a_call_has_its_row_in_the_contract(name):
+    last = name.rpartition(".")[2]
+    rows = "".join(line for line in CONTRACT.splitlines() if line.startswith("|"))
+    assert re.search(rf"`(nn\.functional\.)?{last}[`(]", rows)
+
+
 def test_public_names():
-    assert sorted(safeops.__all__) == list(safeops.__all__)
     assert len(set(safeops.__all__)) == len(safeops.__all__)
 
 
@@ -70,8 +80,12 @@ def blocks(path):
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("code", blocks(README), ids=lambda code: code.splitlines()[0])
-def test_readme(code, tmp_path, monkeypatch):
+GUIDE = README.parent / "docs" / "swap.md"
+BLOCKS = [*blocks(README), *blocks(GUIDE)]
+
+
+@pytest.mark.parametrize("code", BLOCKS, ids=lambda code: code.splitlines()[0])
+def test_texts(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     if code.startswith(">>>"):
         test = doctest.DocTestParser().get_doctest(code, {}, "README", str(README), 0)

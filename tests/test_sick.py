@@ -92,4 +92,5 @@ def test_trains_once_swapped(program: Sick):
 def test_is_the_same_until_then(program: Sick):
     healthy = _plain(program).losses[:-1]
     run = _train(program, len(healthy), safeops.swap_)
-    assert run.losses == pytest.approx(healthy, rel=1e-3)
+    close = max(1e-3, 32 * torch.finfo(program.dtype).eps)
+    assert run.losses == pytest.approx(healthy, rel=close)

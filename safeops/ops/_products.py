@@ -27,7 +27,8 @@ def product(public: str, op: Op, log: Op, shift: float, lowest: Callable[..., fl
 
     def value(x: Tensor, y: Tensor, least: float) -> Tensor:
         inside = ~(y <= -shift)
-        return torch.where(inside, op(x, torch.where(inside, y, 1.0)), x * least + 0.0)
+        outside = torch.where(x == 0, 0.0, x * least)
+        return torch.where(inside, op(x, torch.where(inside, y, 1.0)), outside)
 
     def quick_x(grad: Tensor, x: Tensor, y: Tensor, least: float) -> Tensor:
         return grad * log(y)

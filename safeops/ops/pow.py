@@ -32,7 +32,7 @@ def _number_value(x: Tensor, p: float) -> Tensor:
     outside = _outside(x, p)
     if outside is None:
         return x.pow(p)
-    return torch.where(outside, p * 0.0, torch.where(outside, 1.0, x).pow(p))
+    return torch.where(outside, abs(p) * 0.0, torch.where(outside, 1.0, x).pow(p))
 
 
 def _slope(grad: Tensor, x: Tensor, p: float) -> Tensor:

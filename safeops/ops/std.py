@@ -166,7 +166,8 @@ def var(
     torch gives NaN, with a NaN gradient and a warning, for one sample, and inf where the squares
     overflow. Here the first is 0 with gradient 0; the second saturates and keeps its gradient.
 
-    Args, Returns, Raises: as in std.
+    Args:
+        input, dim, unbiased, keepdim, correction, out: as in std; what is returned and raised too.
 
     >>> var(torch.tensor([[1.0], [2.0]]), dim=1)
     tensor([0., 0.])
@@ -186,6 +187,9 @@ def std_mean(
 ) -> tuple[Tensor, Tensor]:
     """(std(x), mean(x)) along dim: each as of its own; see std and mean.
 
+    Args:
+        input, dim, unbiased, keepdim, correction: as in std; what is returned and raised too.
+
     >>> std_mean(torch.tensor([2.0]))
     (tensor(0.), tensor(2.))
 
@@ -204,6 +208,9 @@ def var_mean(
     correction: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(var(x), mean(x)) along dim: each as of its own; see var and mean.
+
+    Args:
+        input, dim, unbiased, keepdim, correction: as in var; what is returned and raised too.
 
     >>> var_mean(torch.tensor([2.0]))
     (tensor(0.), tensor(2.))

@@ -80,7 +80,7 @@ def swap_(
 
 
 def unswap_(model: nn.Module) -> tuple[str, ...]:
-    """Undo swap_: every module has its own class again.
+    """Undo swap_ on this model: every module has its own class again.
 
     Returns the names of the modules that were changed back; none, with a warning, if the model was
     not swapped.
@@ -89,6 +89,12 @@ def unswap_(model: nn.Module) -> tuple[str, ...]:
         TypeError: no module.
         RuntimeError: a module was given yet another class since, for example by fully_shard or by
             a parametrization; nothing is changed then.
+
+    >>> import torch, safeops
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.LogSoftmax(-1))
+    >>> report = safeops.swap_(model)
+    >>> safeops.unswap_(model)
+    ('', '1')
     """
     _check_model("unswap_", model)
     swapped_ones = {name: m for name, m in model.named_modules() if is_swapped(m)}
