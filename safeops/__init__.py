@@ -21,6 +21,7 @@ from .ops.asin import safe_asin
 from .ops.atan2 import safe_atan2
 from .ops.atanh import safe_atanh
 from .ops.cdist import cdist
+from .ops.cosh import safe_cosh
 from .ops.div import safe_div
 from .ops.entr import safe_entr
 from .ops.exp import safe_exp
@@ -40,6 +41,7 @@ from .ops.logsumexp import logsumexp
 from .ops.mean import mean
 from .ops.pow import safe_pow
 from .ops.rsqrt import safe_rsqrt
+from .ops.sinh import safe_sinh
 from .ops.softmax import softmax
 from .ops.softmin import softmin
 from .ops.sqrt import safe_sqrt
@@ -79,6 +81,7 @@ __all__ = [
     "safe_asin",
     "safe_atan2",
     "safe_atanh",
+    "safe_cosh",
     "safe_div",
     "safe_entr",
     "safe_exp",
@@ -94,6 +97,7 @@ __all__ = [
     "safe_mode",
     "safe_pow",
     "safe_rsqrt",
+    "safe_sinh",
     "safe_sqrt",
     "safe_xlog1py",
     "safe_xlogy",

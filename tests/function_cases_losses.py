@@ -131,6 +131,18 @@ NORMALIZE = (
 )
 
 
+EMPTY = (Case(([], []), 0.0, ([], []), sick=True),)
+MSE = (
+    *EMPTY,
+    Case(([1e30], [0.0]), LARGEST, ([2e30], [-2e30]), dtypes=FLOAT),
+    Case(([300.0], [0.0]), LARGEST, ([600.0], [-600.0]), dtypes=HALF),
+)
+SOFT_MARGIN = (
+    Case(([], fixed([])), 0.0, ([],)),
+    Case(([-1000.0], fixed([1.0])), 1000.0, ([-1.0],)),
+)
+
+
 def functional(name, cases, **options):
     samples = ((f"nn.functional.{name}", ""),)
     return Function(f"nn.functional.{name}", getattr(F, name), samples, cases, **options)
@@ -139,6 +151,12 @@ def functional(name, cases, **options):
 LOSSES = (
     functional("cross_entropy", CROSS_ENTROPY),
     functional("nll_loss", NLL),
+    functional("mse_loss", MSE),
+    functional("l1_loss", EMPTY),
+    functional("smooth_l1_loss", EMPTY),
+    functional("huber_loss", EMPTY),
+    functional("binary_cross_entropy_with_logits", EMPTY),
+    functional("soft_margin_loss", SOFT_MARGIN),
     functional("ctc_loss", CTC, twice=False, vmapped=False, compiled=False),
     functional("binary_cross_entropy", BCE),
     functional("kl_div", KL),

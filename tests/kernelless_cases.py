@@ -16,12 +16,19 @@ from tests.cases import OPS, Op, one_sided, tiny, zeros
 
 POLE = dict(options=({}, {"eps": 1e-3}, {"fill": -2.5}))
 SOME = ({}, {"eps": 1e-3}, {"fill": -2.5}, {"eps": 0.5, "extend": "linear"})
-UNGUARDED = dict(
-    guard=lambda o, x: torch.zeros_like(x, dtype=torch.bool),
-    outside=lambda o, x: x,
-    outside_gradients=zeros,
+
+
+def _largest(o, x):
+    """Of an infinite argument the slope is infinite."""
+    return torch.full_like(x, torch.finfo(o.dtype).max).masked_fill(x.isinf(), math.inf)
+
+
+SATURATED = dict(  # the slope of an exponential saturates with its value
+    guard=lambda o, x: x > math.log(torch.finfo(o.dtype).max),
+    outside=lambda o, x: torch.full_like(x, math.inf),
+    outside_gradients=lambda o, g, x: (g * _largest(o, x),),
     options=({},),
-    singular=(),
+    singular=(1000.0,),
     inner=((0.2, 0.7, 3.0, -1.0, -4.0),),
 )
 UNIT = ({}, {"eps": 1e-3}, {"eps": 1e-9}, {"fill": 3.0})
@@ -47,6 +54,27 @@ def where(m, condition, value, other):
     if is_torch(m):
         return torch.where(condition, value(), other)
     return value() if condition else other
+
+
+def hyperbolic(name, slope):
+    """Where it overflows, the slope does; the sign is that of x for the odd one of the two."""
+    beyond = lambda o: math.log(2.0) + math.log(torch.finfo(o.dtype).max)  # noqa: E731
+    sign = lambda which, x: x.sign() if which == "sinh" else torch.ones_like(x)  # noqa: E731
+    largest = lambda o, g, x: (g * sign(slope, x) * _largest(o, x),)  # noqa: E731
+    return Op(
+        name=f"safe_{name}",
+        torch=getattr(torch, name),
+        value=lambda m, x: getattr(m, name)(x),
+        gradients=(lambda m, g, x: g * getattr(m, slope)(x),),
+        value_ulp=(2.5, 2.5),
+        gradient_ulp=(4.0,),
+        guard=lambda o, x: x.abs() > beyond(o),
+        outside=lambda o, x: sign(name, x) * math.inf,
+        outside_gradients=largest,
+        options=({},),
+        singular=(1000.0, -1000.0),
+        inner=BOTH_SIDES,
+    )
 
 
 # --- one argument --------------------------------------------------------------------------------
@@ -200,20 +228,24 @@ UNARY = (
         torch=torch.exp,
         value=lambda m, x: m.exp(x),
         gradients=(lambda m, g, x: g * m.exp(x),),
+        steps=lambda index, g, x: (x.exp(),),
         value_ulp=(1.5, 1.5),
         gradient_ulp=(4.0,),
         keeps_result=True,
-        **UNGUARDED,
+        **SATURATED,
     ),
     Op(
         name="safe_expm1",
         torch=torch.expm1,
         value=lambda m, x: m.expm1(x),
         gradients=(lambda m, g, x: g * m.exp(x),),
+        steps=lambda index, g, x: (x.exp(),),
         value_ulp=(1.5, 1.5),
         gradient_ulp=(4.0,),
-        **UNGUARDED,
+        **SATURATED,
     ),
+    hyperbolic("cosh", "sinh"),
+    hyperbolic("sinh", "cosh"),
     inside_one(
         "acos",
         lambda m, g, x: -g / _root(m, x),
@@ -448,7 +480,7 @@ BINARY = (
         bitwise=False,
         options=({},),
         singular=(0.0,),
-        inner=((1.0, -2.0, 0.3, 1.1, 0.0), (0.5, -0.7, 2.0, -0.4, 0.0)),
+        inner=((1.0, -2.0, 0.3, 1.1, 0.0), (0.5, -0.7, 2.0, -0.4, 3.0)),
     ),
     Op(
         name="safe_hypot",

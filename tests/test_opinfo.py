@@ -126,10 +126,19 @@ def test_equals_torch(route, name, variant, function, dtype):
     for sample in tried:
         value, gradients = results(function, sample)
         expected, expected_gradients = results(info.op, sample)
-        assert_equal_where_finite(value, expected)
+        kernelless = (name, variant, function) in KERNELLESS
+        assert_equal_where_finite(value, expected, 8 * kernelless)
         for ours, theirs in zip(gradients, expected_gradients, strict=True):
             if theirs.shape == expected.shape or dtype not in HALF:
-                assert_equal_where_finite(ours, theirs)
+                close = assert_close_to_rounded if kernelless else assert_equal_where_finite
+                close(ours, theirs)
+
+
+def assert_close_to_rounded(ours, theirs):
+    """torch takes the gradient of expm1 from the result + 1, and those of asin, acos and atanh from
+    1 - x², which leaves few digits near -inf and near ±1."""
+    finite, eps = theirs.isfinite(), torch.finfo(ours.dtype).eps
+    torch.testing.assert_close(ours[finite], theirs[finite], rtol=64 * eps, atol=8 * eps)
 
 
 @torchs_own

@@ -92,6 +92,8 @@ SINGULAR = {
     "rsqrt": 0.0,
     "exp": 1e4,
     "expm1": 1e4,
+    "cosh": -1e4,
+    "sinh": 1e4,
     "acos": 2.0,
     "arccos": 2.0,
     "asin": 2.0,

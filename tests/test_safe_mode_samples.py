@@ -18,7 +18,18 @@ with warnings.catch_warnings():  # it misses packages that are not needed here
 LIMIT = 24
 NAMES = {
     *("div", "true_divide", "reciprocal", "__rdiv__", "log", "log2", "log10", "log1p", "sqrt"),
-    *("rsqrt", "pow", "__rpow__", "exp", "expm1", "norm", "linalg.norm", "linalg.vector_norm"),
+    *(
+        "rsqrt",
+        "pow",
+        "__rpow__",
+        "exp",
+        "expm1",
+        "cosh",
+        "sinh",
+        "norm",
+        "linalg.norm",
+        "linalg.vector_norm",
+    ),
     *("std", "var", "std_mean", "var_mean", "mean", "acos", "asin", "atanh", "acosh", "atan2"),
     *("hypot", "logit", "xlogy", "special.xlog1py", "special.entr", "logaddexp", "logaddexp2"),
     *("logcumsumexp", "softmax", "log_softmax", "logsumexp", "cdist", "nn.functional.softmin"),

@@ -74,7 +74,7 @@ def test_functions_alone():
     assert model(ZERO).isfinite().all()
 
 
-@pytest.mark.parametrize("name", safeops.nn.modules.__all__)
+@pytest.mark.parametrize("name", safeops.nn.MODULES)
 def test_every_module_has_its_torch_name_and_place(name):
     ours, theirs = getattr(safeops.nn, name), getattr(nn, name)
     assert COUNTERPARTS[theirs] is ours

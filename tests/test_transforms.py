@@ -25,10 +25,11 @@ def operands(op, dtype=torch.float32):
 def slopes(op, inputs):
     """The exact derivative to each input."""
     wide = [tensor.double() for tensor in inputs]
-    guarded = op.guard(oracle.Options(inputs[0].dtype), *wide)
+    options = oracle.Options(inputs[0].dtype, **op.options[0])
+    guarded = op.guard(options, *wide)
     inside = [torch.where(guarded, op.safe, tensor) for tensor in wide]
     one = torch.ones_like(wide[0])
-    outside = op.outside_gradients(oracle.Options(inputs[0].dtype), one, *wide)
+    outside = op.outside_gradients(options, one, *wide)
     pairs = zip(op.gradients, outside, strict=True)
     return [torch.where(guarded, out, f(torch, one, *inside)).float() for f, out in pairs]
 

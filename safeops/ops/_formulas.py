@@ -89,7 +89,7 @@ def _differentiable_gradient(
     with torch.no_grad():
         value = _gradient(formula, grad, used, constants, dtype, divides)
         exact = formula(grad, *used, *constants)
-        zero = (grad == 0) & ~_finite(used)
+        zero = (grad == 0) & ~_finite([exact, *used])
         replaced = zero | _over(exact, [grad, *used], dtype)
     slope = formula(*_ones_where(replaced, [grad, *used]), *constants)
     with torch.no_grad():

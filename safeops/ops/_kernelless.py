@@ -7,6 +7,7 @@ the same way.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -33,6 +34,27 @@ class Quick(NamedTuple):
     value: Callable[..., Tensor | None]
     gradients: Sequence[Formula]
     keeps_result: bool = False
+
+
+def no_constants(dtype: torch.dtype) -> Constants:
+    """Of an op without any."""
+    return ()
+
+
+def overflows(*constants: float) -> bool:
+    """Finite inputs can give a value beyond the dtype's range, whatever the constants."""
+    return True
+
+
+def bounded(slope: Callable[..., Tensor], limit: float, *inputs: Tensor) -> Tensor:
+    """slope(*inputs), which saturates as the value does, since what follows often divides by that.
+    Of an infinite input it stays as it is; where it saturates it is constant."""
+    with torch.no_grad():
+        exact = slope(*inputs)
+        finite = functools.reduce(torch.logical_and, [x.abs() < math.inf for x in inputs])
+        over = finite & (exact.abs() > limit)
+    inside = slope(*[torch.where(over, 1.0, x) for x in inputs])
+    return torch.where(over, exact.clamp(-limit, limit), inside)
 
 
 def usual(op: Callable[..., Tensor], *options: Any) -> Callable[..., Tensor | None]:

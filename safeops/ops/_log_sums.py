@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ._formulas import Formulas
-from ._kernelless import Binary, Quick, usual
+from ._kernelless import Binary, Quick, no_constants, overflows, usual
 from .atan2 import BOTH
-from .exp import no_constants, overflows
 
 Op = Callable[..., Tensor]
 

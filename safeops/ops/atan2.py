@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from ._formulas import Formulas
-from ._kernelless import Binary, Quick, usual
+from ._kernelless import Binary, Quick, no_constants, usual
 from ._scaled_pair import origin, scale_of
-from .exp import no_constants
 
 BOTH = ((0, 1), (0, 1))
 

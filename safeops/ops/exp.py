@@ -6,32 +6,32 @@ import torch
 from torch import Tensor
 
 from ._formulas import Formulas
-from ._kernelless import Quick, Unary, usual
+from ._kernelless import Quick, Unary, bounded, overflows, usual
 from ._options import Constants
 
 
-def gradient(grad: Tensor, x: Tensor) -> Tensor:
-    """grad exp(x), which may be small where exp(x) overflows."""
-    half = (x / 2).exp()
-    return grad * half * half
+def gradient(grad: Tensor, x: Tensor, limit: float) -> Tensor:
+    """The slope saturates as the value does: in log(1 + exp(x)) one divides what the other
+    multiplies."""
+    return grad * bounded(torch.exp, limit, x)
 
 
-def _quick_gradient(grad: Tensor, result: Tensor) -> Tensor:
+def _quick_gradient(grad: Tensor, result: Tensor, limit: float) -> Tensor:
     return grad * result
 
 
-def no_constants(dtype: torch.dtype) -> Constants:
-    return ()
+def _value(x: Tensor, limit: float) -> Tensor:
+    return x.exp()
 
 
-def overflows() -> bool:
-    return True
+def limit(dtype: torch.dtype) -> Constants:
+    return (torch.finfo(dtype).max,)
 
 
 _exp = Unary(
     "safe_exp",
-    no_constants,
-    Formulas(torch.exp, (gradient,), overflows, divides=False),
+    limit,
+    Formulas(_value, (gradient,), overflows, divides=False),
     Quick(usual(torch.exp), (_quick_gradient,), keeps_result=True),
 )
 
@@ -39,11 +39,11 @@ _exp = Unary(
 def safe_exp(x: Tensor) -> Tensor:
     r"""exp(x), at most the largest number of the dtype.
 
-    .. math:: f(x) = \min(e^x, max), \qquad f'(x) = e^x
+    .. math:: f(x) = \min(e^x, max), \qquad f'(x) = \min(e^x, max)
 
     torch overflows to inf, from x = 88.8 in float32 and 11.1 in float16, and inf - inf or 0 * inf
-    give NaN soon. Here value and gradient saturate; the gradient is that of exp, saturated too, so
-    that it still pulls x back.
+    give NaN soon. Here value and slope saturate together: x is still pulled back, and
+    log(1 + exp(x)) keeps its slope 1.
 
     Args:
         x: a tensor of any shape.

@@ -6,18 +6,22 @@ import torch
 from torch import Tensor
 
 from ._formulas import Formulas
-from ._kernelless import Quick, Unary, usual
-from .exp import gradient, no_constants, overflows
+from ._kernelless import Quick, Unary, overflows, usual
+from .exp import gradient, limit
 
 
-def _quick_gradient(grad: Tensor, x: Tensor) -> Tensor:
+def _value(x: Tensor, limit: float) -> Tensor:
+    return x.expm1()
+
+
+def _quick_gradient(grad: Tensor, x: Tensor, limit: float) -> Tensor:
     return grad * x.exp()
 
 
 _expm1 = Unary(
     "safe_expm1",
-    no_constants,
-    Formulas(torch.expm1, (gradient,), overflows, divides=False),
+    limit,
+    Formulas(_value, (gradient,), overflows, divides=False),
     Quick(usual(torch.expm1), (_quick_gradient,)),
 )
 
@@ -25,10 +29,10 @@ _expm1 = Unary(
 def safe_expm1(x: Tensor) -> Tensor:
     r"""exp(x) - 1 without cancellation, at most the largest number of the dtype.
 
-    .. math:: f(x) = \min(e^x - 1, max), \qquad f'(x) = e^x
+    .. math:: f(x) = \min(e^x - 1, max), \qquad f'(x) = \min(e^x, max)
 
-    torch overflows to inf. Here value and gradient saturate; the gradient is that of exp, saturated
-    too. torch takes it from the rounded result + 1, and it is 0 from x = -17 on in float32.
+    torch overflows to inf. Here value and slope saturate together. torch takes the slope from the
+    rounded result + 1, and it is 0 from x = -17 on in float32; here it is exp(x).
 
     Args:
         x: a tensor of any shape.

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from ._formulas import Formulas
-from ._kernelless import Binary, Quick, usual
+from ._kernelless import Binary, Quick, no_constants, overflows, usual
 from ._scaled_pair import origin, scale_of
 from .atan2 import BOTH
-from .exp import no_constants, overflows
 
 
 def _value(x: Tensor, y: Tensor) -> Tensor:

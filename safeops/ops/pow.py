@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from numbers import Real
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ._formulas import Formulas
-from ._kernelless import Binary, Quick, Unary
+from ._kernelless import Binary, Quick, Unary, bounded, no_constants, overflows
 from ._options import Constants
 from .atan2 import BOTH
 
@@ -35,9 +36,13 @@ def _number_value(x: Tensor, p: float) -> Tensor:
     return torch.where(outside, abs(p) * 0.0, torch.where(outside, 1.0, x).pow(p))
 
 
+def _power_slope(x: Tensor, p: float) -> Tensor:
+    return p * (x if p == 2 else x.pow(p - 1))
+
+
 def _slope(grad: Tensor, x: Tensor, p: float) -> Tensor:
     """In torch's order."""
-    return grad * (p * (x if p == 2 else x.pow(p - 1)))
+    return grad * bounded(partial(_power_slope, p=p), torch.finfo(x.dtype).max, x)
 
 
 def _number_gradient(grad: Tensor, x: Tensor, p: float) -> Tensor:
@@ -49,19 +54,19 @@ def _number_gradient(grad: Tensor, x: Tensor, p: float) -> Tensor:
     return torch.where(outside, 0.0, _slope(grad, torch.where(outside, 1.0, x), p))
 
 
+def _quick_number(grad: Tensor, x: Tensor, p: float) -> Tensor:
+    return grad * _power_slope(x, p)
+
+
 def _number_constants(dtype: torch.dtype, p: float) -> Constants:
     return (p,)
-
-
-def _overflows(*constants: float) -> bool:
-    return True
 
 
 _by_number = Unary(
     "safe_pow",
     _number_constants,
-    Formulas(_number_value, (_number_gradient,), _overflows, divides=False),
-    Quick(lambda options, x: x.pow(options[0]), (_number_gradient,)),
+    Formulas(_number_value, (_number_gradient,), overflows, divides=False),
+    Quick(lambda options, x: x.pow(options[0]), (_quick_number,)),
 )
 
 # --- the exponent is a tensor --------------------------------------------------------------------
@@ -94,13 +99,15 @@ def _gradient_x(grad: Tensor, x: Tensor, p: Tensor) -> Tensor:
     outside = _guarded(x, p) | (p == 0)
     base = torch.where(outside, 1.0, x)
     exponent = _movable(x, p)
-    return torch.where(outside, 0.0, grad * (exponent * _power(base, exponent - 1)))
+    slope = bounded(lambda b, e: e * _power(b, e - 1), torch.finfo(x.dtype).max, base, exponent)
+    return torch.where(outside, 0.0, grad * slope)
 
 
 def _gradient_p(grad: Tensor, x: Tensor, p: Tensor) -> Tensor:
     outside = x <= 0
     base = torch.where(outside, 1.0, x)
-    return torch.where(outside, 0.0, grad * (base.pow(p) * base.log()))
+    slope = bounded(lambda b, p: b.pow(p) * b.log(), torch.finfo(x.dtype).max, base, p)
+    return torch.where(outside, 0.0, grad * slope)
 
 
 def _quick_x(grad: Tensor, x: Tensor, p: Tensor) -> Tensor:
@@ -111,14 +118,10 @@ def _quick_p(grad: Tensor, x: Tensor, p: Tensor) -> Tensor:
     return grad * (x.pow(p) * x.log())
 
 
-def _no_constants(dtype: torch.dtype) -> Constants:
-    return ()
-
-
 _by_tensor = Binary(
     "safe_pow",
-    _no_constants,
-    Formulas(_value, (_gradient_x, _gradient_p), _overflows, uses=BOTH, divides=False),
+    no_constants,
+    Formulas(_value, (_gradient_x, _gradient_p), overflows, uses=BOTH, divides=False),
     Quick(lambda options, x, p: x.pow(p), (_quick_x, _quick_p)),
 )
 
@@ -159,7 +162,7 @@ def safe_pow(x: Tensor | float, exponent: Tensor | float) -> Tensor:
     Source: torch.pow; the gradient is computed in torch's order, grad · (p · x ** (p - 1)).
     """
     if _integral(x) and _integral(exponent):
-        return torch.pow(x, exponent)  # type: ignore[call-overload]
+        return torch.pow(x, exponent)  # type: ignore[arg-type]
     if isinstance(exponent, Tensor):
         return _by_tensor((), x, exponent)
     if not isinstance(exponent, Real):

@@ -14,7 +14,7 @@ from .report import UNDER_SAFE_MODE, Entry, dotted
 from .table import Options
 
 COUNTERPARTS: dict[type, type] = {
-    getattr(nn, name): getattr(safe_nn, name) for name in safe_nn.modules.__all__
+    getattr(nn, name): getattr(safe_nn, name) for name in safe_nn.MODULES
 }
 RECORD = "_safeops_swap"  # in the __dict__ of a module whose class was changed
 

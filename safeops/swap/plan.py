@@ -70,7 +70,7 @@ def _entry(
         return Entry(name, dotted(cls), "", why_not)
     if modules and cls in COUNTERPARTS:
         safe = COUNTERPARTS[cls]
-        return Entry(name, dotted(cls), dotted(safe), (safe.__doc__ or "").partition(".\n")[0])
+        return Entry(name, dotted(cls), dotted(safe), (safe.__doc__ or "").rstrip("."))
     if _is_wrapper(module) or not _has_forward(module):
         return None
     derived = cls not in COUNTERPARTS and isinstance(module, tuple(COUNTERPARTS))

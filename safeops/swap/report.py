@@ -137,7 +137,7 @@ def _left(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
 def dotted(cls: type) -> str:
     """A class by name; torch.nn's by the name that people know."""
     module = cls.__module__
-    for package in ("torch.nn", "safeops.nn"):
-        if module.startswith(f"{package}.modules"):
-            module = package
+    for package in ("torch.nn.modules", "safeops.nn"):
+        if module.startswith(f"{package}."):
+            module = package.removesuffix(".modules")
     return f"{module}.{cls.__qualname__}"

@@ -19,6 +19,7 @@ from ..ops.acosh import safe_acosh
 from ..ops.asin import safe_asin
 from ..ops.atan2 import safe_atan2
 from ..ops.atanh import safe_atanh
+from ..ops.cosh import safe_cosh
 from ..ops.div import safe_div
 from ..ops.entr import safe_entr
 from ..ops.exp import safe_exp
@@ -35,6 +36,7 @@ from ..ops.logit import safe_logit
 from ..ops.logsumexp import logsumexp
 from ..ops.pow import safe_pow
 from ..ops.rsqrt import safe_rsqrt
+from ..ops.sinh import safe_sinh
 from ..ops.softmax import softmax
 from ..ops.sqrt import safe_sqrt
 from ..ops.xlog1py import safe_xlog1py
@@ -87,6 +89,8 @@ POINTWISE: dict[str, Function] = {
     "pow": safe_pow,
     "exp": safe_exp,
     "expm1": safe_expm1,
+    "cosh": safe_cosh,
+    "sinh": safe_sinh,
     **dict.fromkeys(("acos", "arccos"), safe_acos),
     **dict.fromkeys(("asin", "arcsin"), safe_asin),
     **dict.fromkeys(("atanh", "arctanh"), safe_atanh),
@@ -149,7 +153,8 @@ _PUBLIC: dict[Function, Function] = {
 }
 # autocast gives these float32 on GPUs; where torch's own op is no part of ours it must be told
 _WIDE_UNDER_AUTOCAST = {
-    *("reciprocal", "log", "log2", "log10", "log1p", "rsqrt", "pow", "exp", "expm1", "acos"),
+    *("reciprocal", "log", "log2", "log10", "log1p", "rsqrt", "pow", "exp", "expm1"),
+    *("cosh", "sinh", "acos"),
     *("arccos", "asin", "arcsin", "softmax", "log_softmax", "logsumexp", "__rdiv__", "__rpow__"),
 }
 

@@ -18,10 +18,19 @@ from .losses import (
 )
 from .multi_head_attention import multi_head_attention_forward
 from .normalization import group_norm, layer_norm, rms_norm
+from .pointwise_losses import (
+    binary_cross_entropy_with_logits,
+    huber_loss,
+    l1_loss,
+    mse_loss,
+    smooth_l1_loss,
+    soft_margin_loss,
+)
 
 __all__ = [
     "batch_norm",
     "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
@@ -29,11 +38,14 @@ __all__ = [
     "gaussian_nll_loss",
     "gelu",
     "group_norm",
+    "huber_loss",
     "instance_norm",
     "kl_div",
+    "l1_loss",
     "layer_norm",
     "log_softmax",
     "mish",
+    "mse_loss",
     "multi_head_attention_forward",
     "nll_loss",
     "normalize",
@@ -42,6 +54,8 @@ __all__ = [
     "rms_norm",
     "scaled_dot_product_attention",
     "silu",
+    "smooth_l1_loss",
+    "soft_margin_loss",
     "softmax",
     "softmin",
     "triplet_margin_loss",
