@@ -156,7 +156,7 @@ LOSSES = (
     functional("smooth_l1_loss", EMPTY),
     functional("huber_loss", EMPTY),
     functional("binary_cross_entropy_with_logits", EMPTY),
-    functional("soft_margin_loss", SOFT_MARGIN),
+    Function("nn.functional.soft_margin_loss", F.soft_margin_loss, (), SOFT_MARGIN),
     functional("ctc_loss", CTC, twice=False, vmapped=False, compiled=False),
     functional("binary_cross_entropy", BCE),
     functional("kl_div", KL),

@@ -253,9 +253,10 @@ def soft_margin_loss(
         if regular(value) and _moderate(input, target):
             return value
     x, t = widened(input), widened(target)
-    return reduced(F.softplus(-t * x), word, input.dtype)
+    return reduced(F.softplus(-t * x, threshold=50), word, input.dtype)
 
 
 def _moderate(x: Tensor, target: Tensor) -> bool:
     """No exponential in torch's gradient overflows."""
-    return bool((x.detach() * target.detach()).amin() > -10)
+    limit = 0.9 * math.log(torch.finfo(x.dtype).max)
+    return is_empty(x) or bool((x.detach() * target.detach()).amin() > -limit)
