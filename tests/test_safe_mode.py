@@ -286,6 +286,29 @@ def test_entered_twice_it_works_once():
         assert torch.zeros(1).log().isfinite()
 
 
+def test_contexts_made_before_they_are_entered():
+    inner = safeops.safe_mode()
+    with safeops.safe_mode(), inner:
+        assert torch.zeros(1).log().isfinite()
+    with inner, inner:
+        assert torch.zeros(1).log().isfinite()
+    with inner:
+        assert torch.zeros(1).log().isfinite()
+    assert torch.zeros(1).log().item() == -math.inf
+
+
+def test_as_a_decorator():
+    @safeops.safe_mode({"safe_log": {"fill": 3.0}})
+    def log(x):
+        """Mine."""
+        return x.log()
+
+    assert log(torch.zeros(1)).item() == 3.0
+    assert log.__doc__ == "Mine."
+    with pytest.raises(TypeError, match="with parentheses"):
+        safeops.safe_mode(log)
+
+
 def test_options():
     x = torch.zeros(1)
     with safeops.safe_mode({"safe_log": {"eps": 1e-3}, "safe_div": {"fill": 7.0}}):

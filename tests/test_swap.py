@@ -168,7 +168,9 @@ def test_filter():
 
     report = safeops.swap_(model, filter_fn=all_but_softmax)
     assert asked == ["", "softmax"]
-    assert [(e.name, e.why) for e in report.left] == [("softmax", "filter_fn left it out")]
+    (left,) = report.left
+    assert left.name == "softmax"
+    assert left.why.startswith("filter_fn left it out")
     assert type(model.softmax) is nn.Softmax
 
 
@@ -205,7 +207,7 @@ def test_a_second_swap_is_a_no_op_that_says_so():
     before = classes(model)
     report = safeops.swap_(model)
     assert "nothing was changed" in str(report)
-    assert {entry.why for entry in report.left} == {"already swapped"}
+    assert all("already swapped" in entry.why for entry in report.left)
     assert classes(model) == before
     safeops.unswap_(model)
     assert classes(model) == classes(Sick())
@@ -282,6 +284,8 @@ def test_bad_settings_leave_the_model_as_it_was():
 
     unchanged_after(RuntimeError, "failed at module 'softmax'.*mine", filter_fn=fails)
     unchanged_after(TypeError, "filter_fn", filter_fn=3)
+    unchanged_after(TypeError, "True or False", modules=["softmax"])
+    unchanged_after(TypeError, "holds the settings", report="{}", options={"safe_log": {}})
     unchanged_after(ValueError, "takes none", options={"softplus": {}})
     unchanged_after(TypeError, "unexpected keyword", option={})
     unchanged_after(ValueError, "cannot be read", report="no json")

@@ -140,6 +140,29 @@ def test_under_checkpointing(reentrant):
     assert x.grad.isfinite().all()
 
 
+class Decorated(nn.Module):
+    """Gives a method to checkpoint, which runs it again outside of the forward."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.linear, self.reentrant = nn.Linear(4, 4), reentrant
+
+    @safeops.safe_mode()
+    def block(self, x):
+        return x / x.norm(dim=-1, keepdim=True)
+
+    def forward(self, x):
+        return checkpoint(self.block, self.linear(x) * 0, use_reentrant=self.reentrant).sum()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_decorated_methods_under_checkpointing(reentrant):
+    model = Decorated(reentrant)
+    safeops.swap_(model)
+    model(torch.randn(2, 4)).backward()
+    assert model.linear.weight.grad.isfinite().all()
+
+
 def test_wrapped_by_data_parallel_and_fully_shard(tmp_path):
     store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)

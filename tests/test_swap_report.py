@@ -36,17 +36,17 @@ def line_of(text):
 
 def test_print_is_a_table():
     text = str(safeops.swap_(Model()))
-    assert text.splitlines()[0].startswith("swap: 1 modules replaced, ")
+    assert text.splitlines()[0].startswith("swap: 1 module replaced, 2 forwards under safe_mode; ")
     assert text.splitlines()[1].split() == ["module", "was", "now", "why"]
     rows = [line.split()[:3] for line in text.splitlines()]
-    assert "(the model)" in text
+    assert "forward of: the model (tests.test_swap_report.Model), head" in text
     assert ["norm", "torch.nn.LayerNorm", "safeops.nn.LayerNorm"] in rows
     assert repr(safeops.swap_(nn.ModuleList())) == "swap: nothing was changed"
 
 
 def test_long_tables_are_cut():
     text = str(safeops.swap_(nn.Sequential(*[nn.GELU() for _ in range(60)])))
-    assert "... and 21 more" in text
+    assert "... and 20 more" in text
 
 
 def test_json_holds_everything():
@@ -96,6 +96,32 @@ def test_nothing_guarded_says_so():
         model(torch.zeros(1, 2))
     assert len(counts) == 0
     assert str(counts) == "guarded nothing in 1 calls"
+
+
+def test_no_call_at_all_is_said():
+    model = nn.Linear(2, 2)
+    with safeops.swap_(model).guarded() as counts:
+        torch.zeros(1).log()
+    assert "no call was taken" in str(counts)
+
+
+def test_calls_outside_of_the_model_are_said_to_be():
+    model = Model()
+    with safeops.swap_(model).guarded() as counts, safeops.safe_mode():
+        torch.zeros(1).log()
+    assert [row.module for row in counts] == ["(outside the model)"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_models_are_counted_too():
+    model = Model()
+    compiled = torch.compile(model, backend="eager")
+    report = safeops.swap_(compiled)
+    compiled(X)
+    with report.guarded() as counts:
+        compiled(X)
+    assert [(row.op, row.module) for row in counts] == [("safeops.safe_log", "_orig_mod.head")]
+    assert torch.equal(compiled(X), model(X))
 
 
 def test_counting_leaves_nothing_behind():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .._route import readable
 from ..ops._row_formulas import finite
-from ..swap.functions import safe_mode
+from ..swap.functions import SAFE, entered
 
 
 def under_safe_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -19,7 +19,7 @@ def under_safe_mode(forward: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(forward)
     def safe_forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        with safe_mode():
+        with entered(SAFE):
             return forward(self, *args, **kwargs)
 
     return safe_forward
@@ -33,7 +33,7 @@ def keeping_statistics(forward: Callable[..., Any]) -> Callable[..., Any]:
     def safe_forward(self: nn.Module, input: Tensor) -> Tensor:
         buffers = list(self.buffers(recurse=False)) if self.training else []
         before = [buffer.clone() for buffer in buffers]
-        with safe_mode():
+        with entered(SAFE):
             output = forward(self, input)
         if buffers and not (readable(input) and finite(input)):
             good = input.detach().isfinite().all()

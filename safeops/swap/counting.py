@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ._text import columns
 from .calls import Function
 from .table import public_name_of
 
+_OUTSIDE = "(outside the model)"
 _HERE = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)
 
@@ -72,6 +73,8 @@ class GuardedReport:
         return {"guarded": [vars(row).copy() for row in self]}
 
     def __str__(self) -> str:
+        if not self._rows:
+            return "guarded nothing: no call was taken (not swapped, or outside of safe_mode?)"
         if not len(self):
             return f"guarded nothing in {sum(row.calls for row in self.calls)} calls"
         titles = ("op", "module", "source", "calls", "elements", "values", "gradients")
@@ -86,10 +89,17 @@ def counted(model: nn.Module) -> Iterator[GuardedReport]:
     report, where = GuardedReport(), _Where(model)
     functions.watch(lambda table: _Counting(table, report, where))
     try:
-        with where:
+        with where, _eagerly():
             yield report
     finally:
         functions.watch(None)
+
+
+def _eagerly() -> AbstractContextManager:
+    """Compiled functions run as they were written, if anything was compiled."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
 
 
 class _Where:
@@ -97,7 +107,7 @@ class _Where:
 
     def __init__(self, model: nn.Module):
         self.names = {module: name for name, module in model.named_modules()}
-        self.running: list[str] = [""]
+        self.running = [_OUTSIDE]
 
     def __enter__(self) -> None:
         self.hooks = [

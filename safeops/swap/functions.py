@@ -17,13 +17,13 @@ from .calls import Function
 from .table import IN_PYTHON, Options, check_options, table_of
 
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
-_TABLE = table_of({})
+SAFE = table_of({})
 
 
 class SafeMode(TorchFunctionMode):
     """What safe_mode enters."""
 
-    def __init__(self, table: Mapping[Function, Function] = _TABLE):
+    def __init__(self, table: Mapping[Function, Function] = SAFE):
         super().__init__()
         self.table = table
         self.by_name = {name: table[plain] for name, plain in IN_PYTHON.items() if plain in table}
@@ -57,20 +57,21 @@ def _call(target: Function, args: tuple, kwargs: dict[str, Any]) -> Any:
     return result if out is None else torch.mul(result, 1, out=out)
 
 
-def safe_mode(options: Options | None = None) -> AbstractContextManager:
+class safe_mode:
     r"""Within this context torch's functions, methods and operators are their safe equivalents.
 
-    What torch computes with finite value and gradient stays as it is. ``x / y``, ``x.log()``,
-    ``torch.sqrt(x)``, ``F.softmax(x, -1)``, ``x.norm()`` and the like are guarded at the elements
-    where torch is not finite: ``safeops.swap.table.replaced_functions()`` has the list, and each
-    equivalent says in its docstring what it does there. In-place and ``out=`` forms keep their
+    ``x / y``, ``x.log()``, ``torch.sqrt(x)``, ``F.softmax(x, -1)``, ``x.norm()`` and the like are
+    guarded at the elements where torch's value or gradient is not finite, and stay as they are
+    elsewhere, up to the last bit: ``safeops.swap.table.replaced_functions()`` has the list, and
+    each equivalent says in its docstring what it does there. In-place and ``out=`` forms keep their
     meaning; integer and floor division, and tensors that safeops does not take (complex, sparse,
     quantized), are left to torch.
 
     It holds for the thread that entered it, for calls from Python, in eager mode and under
-    ``torch.compile(fullgraph=True)``. Backward needs no context. A function body that
-    ``torch.utils.checkpoint`` runs again in backward is outside of it: enter it in there, or
-    swap the model. Entered twice it works once.
+    ``torch.compile(fullgraph=True)``. Backward needs no context. Entered twice it works once. It
+    is a decorator, too: of methods that are called from outside a swapped model's forward, and of
+    functions and methods that are given to ``torch.utils.checkpoint``, which runs them again in
+    backward, when no context is left.
 
     Args:
         options: keywords for single ops, such as ``{"safe_log": {"eps": 1e-6}}``.
@@ -84,7 +85,31 @@ def safe_mode(options: Options | None = None) -> AbstractContextManager:
 
     Source: torch.overrides.TorchFunctionMode.
     """
-    return entered(table_for(options))
+
+    def __init__(self, options: Options | None = None):
+        self.table = table_for(options)
+        self._within: list[AbstractContextManager] = []
+
+    def __enter__(self) -> None:
+        mode = entered(self.table)
+        self._within.append(mode)
+        if isinstance(mode, SafeMode):  # a compiler cannot enter the other one by hand
+            mode.__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        mode = self._within.pop()
+        if isinstance(mode, SafeMode):
+            mode.__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __call__(self, function: Function) -> Function:
+        table = self.table
+
+        @functools.wraps(function)
+        def under_safe_mode(*args: Any, **kwargs: Any) -> Any:
+            with entered(table):
+                return function(*args, **kwargs)
+
+        return under_safe_mode
 
 
 def entered(table: Mapping[Function, Function]) -> AbstractContextManager:
@@ -107,7 +132,7 @@ def watch(mode: Callable[[Mapping[Function, Function]], SafeMode] | None) -> Non
 def table_for(options: Options | None) -> Mapping[Function, Function]:
     """The table with these options, which are checked."""
     if not options:
-        return _TABLE
+        return SAFE
     check_options(options)
     return _table_of(tuple((name, tuple(given.items())) for name, given in options.items()))
 

@@ -46,7 +46,8 @@ def swap_(
         modules: replace modules.
         functions: run forwards under safe_mode.
         filter_fn: ``(module, name) -> bool``, asked for every module that would be changed: False
-            leaves that one alone. The model itself has the name "".
+            leaves its class alone. What it calls is still safe where a module around it runs under
+            safe_mode, such as the model itself, whose name is "".
         options: keywords for single ops in safe_mode, such as ``{"safe_log": {"eps": 1e-6}}``.
         dry_run: report, and change nothing.
         report: do what this report (or its JSON) says was done, instead of all the above.
@@ -66,7 +67,11 @@ def swap_(
     """
     _check_model("swap_", model)
     if report is not None:
+        if options or filter_fn is not None:
+            raise TypeError("swap_: report holds the settings; give it, or options and filter_fn")
         return _again(model, SwapReport.of(report), dry_run)
+    if not isinstance(modules, bool) or not isinstance(functions, bool):
+        raise TypeError("swap_: modules and functions are True or False; filter_fn chooses modules")
     if filter_fn is not None and not callable(filter_fn):
         raise TypeError(
             "swap_: filter_fn must be a function (module, name) -> bool, got "

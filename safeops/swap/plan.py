@@ -30,7 +30,8 @@ def planned(
         if entry is None:
             continue
         if entry.now and not _wanted(filter_fn, module, name):
-            entry = Entry(name, entry.was, "", "filter_fn left it out")
+            why = "filter_fn left it out; what it calls is safe where a module around it is"
+            entry = Entry(name, entry.was, "", why)
         if entry.now:
             plan.append((module, entry))
         else:
@@ -84,7 +85,7 @@ def _entry(
 def _why_not(module: nn.Module) -> str | None:
     """Why a module cannot be changed at all."""
     if is_swapped(module):
-        return "already swapped"
+        return "already swapped, and stays as it is; unswap_ first to change settings"
     if _is_scripted(module):
         return "scripted: its code is compiled; swap the module it was made from, and do not script"
     if _is_quantized(module):

@@ -14,6 +14,7 @@ from ._text import columns
 from .counting import GuardedReport, counted
 from .table import Options, replaced_functions
 
+_SHOWN = 6
 UNDER_SAFE_MODE = "the same, under safe_mode"
 
 
@@ -60,8 +61,8 @@ class SwapReport:
             return cls(changed, left, read["options"])
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(
-                "swap_: report must be a SwapReport or what its to_json() gave; this cannot be "
-                f"read: {error!r}"
+                "swap_: report must be a SwapReport or the text that its to_json() gave (not a "
+                f"path: read the file first); this cannot be read: {error!r}"
             ) from error
 
     @property
@@ -88,7 +89,10 @@ class SwapReport:
         """Count what the ops guard while the block runs.
 
         Every call that safe_mode takes is compared with torch's own on the same input: slow, and
-        only in here; swapped models cost nothing else. Compiled graphs are not looked into.
+        only in here; outside, counting costs nothing. Compiled models run eagerly in here.
+
+        ``values`` counts elements of the result, ``gradients`` elements of the inputs, of which a
+        call may have several, at which torch is not finite and safeops is otherwise.
 
         >>> import torch, safeops
         >>> model = torch.nn.Softmax(-1)
@@ -108,26 +112,36 @@ class SwapReport:
 
     def __str__(self) -> str:
         parts = [self._summary()]
-        if self.changed:
-            parts.append(columns(("module", "was", "now", "why"), self.changed))
+        if self.replaced:
+            parts.append(columns(("module", "was", "now", "why"), self.replaced))
+        if self.forwards:
+            parts.append(f"safe_mode in the forward of: {_few(self.forwards)}")
         if self.left:
-            parts.append(
-                "left as they are:\n" + columns(("module", "class", "why"), _left(self.left))
-            )
+            parts.append("left as they are:")
+            parts.append(columns(("module", "class", "why"), _left(self.left)))
         return "\n".join(parts)
 
     def _summary(self) -> str:
         if not self.changed:
             return "swap: nothing was changed"
-        text = f"swap: {len(self.replaced)} modules replaced"
-        if self.forwards:
-            text += (
-                f", {len(self.functions)} functions of torch replaced in "
-                f"{len(self.forwards)} forwards"
-            )
-        return text
+        taken = f"; {len(self.functions)} functions of torch are safe" if self.forwards else ""
+        return (
+            f"swap: {_count(self.replaced, 'module')} replaced, "
+            f"{_count(self.forwards, 'forward')} under safe_mode{taken}"
+        )
 
     __repr__ = __str__
+
+
+def _count(entries: Sequence[Entry], noun: str) -> str:
+    return f"{len(entries)} {noun}{'s' * (len(entries) != 1)}"
+
+
+def _few(entries: Sequence[Entry]) -> str:
+    """The first names, and how many more."""
+    names = [entry.name or f"the model ({entry.was})" for entry in entries[:_SHOWN]]
+    more = len(entries) - len(names)
+    return ", ".join(names) + f" and {more} more" * (more > 0)
 
 
 def _left(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:

@@ -224,7 +224,7 @@ def check_options(options: Any) -> None:
     if not isinstance(options, Mapping):
         raise TypeError(
             "options: expected a dict such as {'safe_log': {'eps': 1e-6}}, got "
-            f"{type(options).__name__}"
+            f"{type(options).__name__}; the decorator is @safe_mode(), with parentheses"
         )
     for name, given in options.items():
         keywords = _keywords().get(name)
