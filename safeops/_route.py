@@ -114,6 +114,11 @@ def function_modes() -> list[Any]:
     return [_mode_at(i) for i in range(_mode_count())]
 
 
+def mode_count() -> int:
+    """How many there are."""
+    return _mode_count()
+
+
 def transforms_active() -> bool:
     """True inside torch.func transforms, forward-mode AD and torch.jit.trace."""
     return _functorch_active() or _forward_ad._current_level >= 0 or _tracing_state() is not None

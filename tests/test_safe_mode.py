@@ -3,6 +3,7 @@
 import math
 import threading
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -260,6 +261,46 @@ def test_division_by_a_number_keeps_its_bits():
         expected = x / number
         with safeops.safe_mode():
             assert torch.equal(x / number, expected)
+
+
+def test_numbers_beside_half_types():
+    """torch takes them in float32."""
+    half = torch.tensor([10.0, 1000.0], dtype=torch.float16)
+    with safeops.safe_mode():
+        assert (1e5 / half).tolist() == [1e4, 100.0]
+        assert (1e-8 ** (half / 1000)).isfinite().all()
+        leaf = torch.tensor([-1.0, -0.5, 0.0], dtype=torch.float16, requires_grad=True)
+        (1e5**leaf).sum().backward()
+    assert leaf.grad[2].item() == pytest.approx(math.log(1e5), rel=1e-3)
+
+
+def test_numpy_integers_are_integers():
+    with safeops.safe_mode():
+        assert (torch.arange(3) ** np.int64(2)).dtype is torch.int64
+
+
+def test_a_number_has_no_spread():
+    with safeops.safe_mode():
+        assert torch.tensor(2.0).std(0, unbiased=False).item() == 0.0
+        assert torch.tensor(2.0).var(-1).item() == 0.0
+
+
+def test_dims_out_of_range_inside_transforms():
+    with safeops.safe_mode(), pytest.raises(IndexError, match="out of range"):
+        torch.func.vmap(lambda x: x.mean(5))(torch.rand(2, 3))
+
+
+@pytest.mark.filterwarnings("ignore")  # a prototype
+def test_masked_tensors_are_left_to_torch():
+    masked = torch.masked.masked_tensor(torch.rand(2), torch.tensor([True, False]))
+    with safeops.safe_mode():
+        assert masked.log().get_mask().tolist() == [True, False]
+
+
+def test_tensors_without_data():
+    with safeops.safe_mode():
+        loss = F.cross_entropy(torch.ones(2, 3, device="meta"), torch.zeros(2).long().to("meta"))
+    assert loss.device.type == "meta"
 
 
 def test_it_holds_for_its_thread_alone():

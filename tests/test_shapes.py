@@ -4,11 +4,12 @@ import pytest
 import torch
 
 from safeops.testing import bit_sweep
-from tests.cases import DTYPES, OP
+from tests.cases import DTYPES, OP, OPS
 from tests.kernelless_cases import EVERY_OP
 from tests.samples import label
 
 each_op = pytest.mark.parametrize("op", EVERY_OP, ids=label)
+each_kernel = pytest.mark.parametrize("op", OPS, ids=label)
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=label)
 VECTOR_EDGES = [*range(71), *range(1000, 1101)]
 
@@ -24,6 +25,12 @@ def values(*shape, dtype=torch.float32, seed=0):
 
 def operands(op, *shape, dtype=torch.float32):
     return [values(*shape, dtype=dtype, seed=seed) for seed in range(op.arity)]
+
+
+def agrees(op):
+    """The same numbers; within a few units where they are torch's own, which takes the ends of a
+    tensor, and one with gaps, another way."""
+    return assert_same if op.raw is not None else assert_near
 
 
 def negative_view(x):
@@ -57,9 +64,9 @@ def test_layouts(route, op, layout):
     upstream = values(3, 4, 5, 6, seed=9)
     value, gradients = route.both(op, inputs, upstream)
     expected, expected_gradients = route.both(op, plain, upstream)
-    assert_same(value, expected)
+    agrees(op)(value, expected)
     for ours, theirs in zip(gradients, expected_gradients, strict=True):
-        assert_same(ours, theirs)
+        agrees(op)(ours, theirs)
     assert value.stride() == op.torch(*inputs).stride()
 
 
@@ -80,10 +87,10 @@ def test_layouts_of_the_upstream_gradient(route, op, layout):
     plain = upstream.clone(memory_format=torch.contiguous_format).resolve_neg()
     expected = route.gradients(op, inputs, plain)
     for ours, theirs in zip(route.gradients(op, inputs, upstream), expected, strict=True):
-        assert_same(ours, theirs)
+        agrees(op)(ours, theirs)
 
 
-@each_op
+@each_kernel
 @each_dtype
 def test_sizes_around_vector_edges(route, op, dtype):
     inputs, upstream = operands(op, 1100, dtype=dtype), values(1100, dtype=dtype, seed=9)
@@ -95,7 +102,7 @@ def test_sizes_around_vector_edges(route, op, dtype):
             assert_same(ours, theirs[:n])
 
 
-@each_op
+@each_kernel
 @each_dtype
 def test_storage_offsets(route, op, dtype):
     inputs, upstream = operands(op, 200, dtype=dtype), values(200, dtype=dtype, seed=9)
@@ -129,8 +136,13 @@ def test_no_dimensions(route, op, dtype):
 @pytest.mark.parametrize("op", [op for op in EVERY_OP if op.arity == 1], ids=label)
 def test_many_dimensions(route, op):
     x = values(*[2] * 12).permute(*range(11, -1, -1))[..., ::2]
-    assert_same(route.value(op, [x]), route.value(op, [x.contiguous()]))
+    agrees(op)(route.value(op, [x]), route.value(op, [x.contiguous()]))
 
 
 def assert_same(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+
+
+def assert_near(actual, expected):
+    eps = torch.finfo(actual.dtype).eps
+    torch.testing.assert_close(actual, expected, rtol=16 * eps, atol=16 * eps, equal_nan=True)

@@ -1,5 +1,6 @@
 """Sick programs die as they are, and train for 1,000 steps once their ops are swapped."""
 
+import copy
 import functools
 import math
 import statistics
@@ -14,6 +15,7 @@ from tests.sick import Sick
 from tests.sick_programs import PROGRAMS
 
 SOON, LONG = 200, 1000  # steps in which a program dies, and in which it has to live
+WINDOW = 6  # steps
 programs = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 
 
@@ -94,3 +96,35 @@ def test_is_the_same_until_then(program: Sick):
     run = _train(program, len(healthy), safeops.swap_)
     close = max(1e-3, 32 * torch.finfo(program.dtype).eps)
     assert run.losses == pytest.approx(healthy, rel=close)
+
+
+@programs
+def test_the_report_names_what_guards(program: Sick):
+    """Of the steps that end with the one that kills the plain program."""
+    if program.name == "poisoned_batch_norm":  # a statistic that is refused is no element
+        return
+    torch.manual_seed(0)
+    model = program.make().to(program.dtype)
+    report, optimizer = safeops.swap_(model), program.optimizer(model.parameters())
+    last = len(_plain(program).losses)
+    for number in range(last - WINDOW):
+        _step(program, model, optimizer, number)
+    with report.guarded() as counts:
+        for number in range(max(last - WINDOW, 0), last + 1):
+            _step(program, model, optimizer, number)
+    assert {f"safeops.{name}" for name in program.cured_by} & {row.op for row in counts}
+    assert all(row.source.split(":")[0].endswith(".py") for row in counts)
+
+
+@programs
+def test_undone_it_is_as_before(program: Sick):
+    torch.manual_seed(0)
+    model = program.make().to(program.dtype).eval()
+    classes = [type(module) for module in model.modules()]
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    expected = copy.deepcopy(model)(program.batch(0))
+    safeops.swap_(model)
+    safeops.unswap_(model)
+    assert [type(module) for module in model.modules()] == classes
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    torch.testing.assert_close(model(program.batch(0)), expected, rtol=0, atol=0, equal_nan=True)

@@ -1,8 +1,10 @@
 """swap_, unswap_ and swapped: what changes, what stays, what is refused."""
 
 import copy
+import functools
 import inspect
 import math
+import pickle
 
 import pytest
 import torch
@@ -313,15 +315,138 @@ class Closed(nn.Module):
         return x
 
 
-def test_a_class_that_cannot_change_leaves_all_as_it_was():
+def test_a_class_that_nobody_may_derive_from_is_left_and_named():
     model = nn.Sequential(nn.Softmax(-1), Closed())
+    report = safeops.swap_(model)
+    assert [(e.name, e.why) for e in report.left] == [
+        ("1", "no class can be derived from its own: closed")
+    ]
+    assert type(model[0]) is safeops.nn.Softmax
+
+
+def test_a_failure_in_the_middle_leaves_all_as_it_was(monkeypatch):
+    model = nn.Sequential(nn.Softmax(-1), nn.GELU())
+    change = safeops.swap.modules.change
+
+    def fails(module, entry, options):
+        change(module, entry, options)
+        if entry.name == "1":
+            raise TypeError("no")
+
+    monkeypatch.setattr(safeops.swap.modules, "change", fails)
     before = classes(model)
-    with pytest.raises(RuntimeError, match=r"Closed at '1' cannot get another class \(closed\)"):
+    with pytest.raises(RuntimeError, match="GELU at '1' cannot get another class"):
         safeops.swap_(model)
     assert classes(model) == before
     assert not any("_safeops_swap" in vars(module) for module in model.modules())
-    report = safeops.swap_(model, filter_fn=lambda module, name: not isinstance(module, Closed))
-    assert [entry.name for entry in report.left] == ["1"]
+
+
+class Static(nn.Module):
+    @staticmethod
+    def forward(x):
+        return x / x
+
+
+class ByClass(nn.Module):
+    @classmethod
+    def forward(cls, x):
+        return x / x
+
+
+class Partial(nn.Module):
+    forward = functools.partial(torch.softmax, dim=-1)
+
+
+class Property(nn.Module):
+    @property
+    def forward(self):
+        return lambda x: x / x
+
+
+class Refusing(nn.Module):
+    """Keeps its class to itself, as far as it can."""
+
+    def __setattr__(self, name, value):
+        if name == "__class__":
+            raise AttributeError(name)
+        super().__setattr__(name, value)
+
+    def forward(self, x):
+        return x / x
+
+
+@pytest.mark.parametrize("kind", [Static, ByClass, Partial, Property, Refusing])
+def test_forwards_of_every_kind(kind):
+    model = nn.Sequential(kind())
+    safeops.swap_(model)
+    assert model(torch.full((2,), 0.0)).isfinite().all()
+    safeops.unswap_(model)
+    assert type(model[0]) is kind
+
+
+class Yields(nn.Module):
+    def forward(self, x):
+        yield x
+
+
+class Called(nn.Module):
+    def __call__(self, x):
+        return x
+
+    def forward(self, x):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [(Yields(), "generator"), (Called(), "__call__"), (nn.LazyBatchNorm1d(), "lazy")],
+)
+def test_what_is_out_of_reach_is_named(model, why):
+    (left,) = safeops.swap_(nn.Sequential(model)).left
+    assert why in left.why
+
+
+class Reduced(nn.Module):
+    def __init__(self, size=2):
+        super().__init__()
+        self.size = size
+
+    def forward(self, x):
+        return x / x
+
+    def __reduce__(self):
+        return type(self), (self.size,), self.__dict__
+
+
+def test_a_reduce_of_its_own():
+    model = Reduced(5)
+    safeops.swap_(model)
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert other.size == 5
+        assert not other(ZERO).isnan().any()
+        safeops.unswap_(other)
+        assert type(other) is Reduced
+
+
+def test_reports_are_pickled_and_keep_their_options():
+    options = {"safe_log": {"eps": 1e-3}}
+    report = safeops.swap_(Sick(), options=options)
+    options["safe_log"]["eps"] = 1.0
+    assert pickle.loads(pickle.dumps(report)).options == {"safe_log": {"eps": 1e-3}}
+
+
+def test_swapped_does_not_undo_what_it_no_longer_knows():
+    model = nn.Sequential(nn.LayerNorm(3))
+    with pytest.raises(RuntimeError, match="undo that first"), safeops.swapped(model):
+        parametrize.register_parametrization(model[0], "weight", nn.Softplus())
+    assert model(ZERO).isfinite().all()
+
+
+def test_an_outer_safe_mode_has_no_say_in_a_swapped_model():
+    model = Sick()
+    safeops.swap_(model)
+    with safeops.safe_mode({"safe_div": {"fill": 9.0}, "safe_log2": {"fill": 9.0}}):
+        assert not (model(ZERO) == 9.0).any()
 
 
 def test_a_class_that_changed_since_is_not_undone():

@@ -63,6 +63,27 @@ def test_compiles_without_a_break(backend):
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
+PAIRS = {
+    "hypot": torch.hypot,
+    "pow": torch.pow,
+    "atan2": torch.atan2,
+    "xlogy": torch.xlogy,
+    "2 ** x": lambda x, y: 2**x + torch.xlogy(2, y) + torch.pow(2, x),
+    "x ** n": lambda x, y: x ** x.shape[0] + y ** -y.shape[0],
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("grad", [False, True])
+def test_pairs_compile_with_and_without_a_gradient(name, grad):
+    torch._dynamo.reset()
+    x, y = (torch.rand(3, requires_grad=grad) for _ in range(2))
+    with safeops.safe_mode():
+        expected = PAIRS[name](x, y)
+        compiled = torch.compile(PAIRS[name], fullgraph=True, backend="aot_eager", dynamic=True)
+        torch.testing.assert_close(compiled(x, y), expected)
+
+
 @pytest.mark.parametrize("name", BUILT)
 def test_healthy_models_compile_without_a_break(name):
     torch._dynamo.reset()

@@ -124,6 +124,27 @@ def test_compiled_models_are_counted_too():
     assert torch.equal(compiled(X), model(X))
 
 
+def test_within_a_safe_mode_that_was_there_before():
+    model = Model()
+    report = safeops.swap_(model)
+    with safeops.safe_mode(), report.guarded() as counts:
+        model(X)
+    assert [row.op for row in counts] == ["safeops.safe_log"]
+
+
+def test_one_report_counts_at_a_time():
+    model = Model()
+    report = safeops.swap_(model)
+    with report.guarded(), pytest.raises(RuntimeError, match="one at a time"), report.guarded():
+        pass
+
+
+def test_transforms_run_while_counting():
+    model = Model()
+    with safeops.swap_(model).guarded():
+        torch.func.grad(lambda x: model(x))(X)
+
+
 def test_counting_leaves_nothing_behind():
     model = Model()
     report = safeops.swap_(model)

@@ -93,6 +93,8 @@ class _Kernelless(Elementwise):
         if all(map(readable, tensors)):
             return self._plain(options, dtype, tensors)
         constants = (self.constants if is_compiling() else self.remember)(dtype, *options)
+        if is_compiling() and not _differentiated(tensors):
+            return self.formulas.forward(dtype, constants, tensors)
         return self.function.apply((None, dtype, constants), *tensors)
 
     def _plain(self, options: tuple, dtype: torch.dtype, tensors: Sequence[Tensor]) -> Tensor:

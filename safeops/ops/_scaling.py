@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._route import is_empty, transforms_active
-from ._options import COMPUTE
+from ._options import COMPUTE, rounded
 
 # Above the first number a row has the second as its scale: 2**40 squares of what is below, or of
 # the dtype's largest number divided by the scale, stay in range.
@@ -122,6 +123,20 @@ def held(value: Tensor, limit: Any) -> Tensor:
     fixed = value.detach()
     over = (fixed.abs() > limit) & (fixed.abs() < math.inf)
     return torch.where(over, (value - fixed) + fixed.sign() * limit, value)
+
+
+def beyond_half(number: Any, tensor: Any) -> bool:
+    """A Python number, beside a tensor of a half type, that is none of that type."""
+    half = isinstance(tensor, Tensor) and tensor.dtype in (torch.float16, torch.bfloat16)
+    if not half or not isinstance(number, Real) or not math.isfinite(number):
+        return False
+    value = float(number)
+    return abs(value) > torch.finfo(tensor.dtype).max or rounded(value, tensor.dtype) != value
+
+
+def narrowed(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """A result of the compute type in a half type, saturated; a gradient goes through."""
+    return held(value, torch.finfo(dtype).max).to(dtype)
 
 
 def unscaled(value: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:

@@ -15,7 +15,17 @@ from ._scaling import ours, regular, squeezed, sum_scale, unscaled
 def axes(x: Tensor, dim: Any) -> tuple[int, ...]:
     """The dimensions to reduce, counted from the front; None and () are all."""
     given = dim if isinstance(dim, tuple | list) else () if dim is None else (dim,)
-    return tuple(one % x.dim() if x.dim() else 0 for one in given) or tuple(range(x.dim()))
+    return tuple(_axis(x, one) for one in given) or tuple(range(x.dim()))
+
+
+def _axis(x: Tensor, dim: int) -> int:
+    count = max(x.dim(), 1)
+    if not -count <= dim < count:
+        raise IndexError(
+            f"Dimension out of range (expected to be in range of [{-count}, {count - 1}], but got "
+            f"{dim})"
+        )
+    return dim % count
 
 
 def guarded_mean(x: Tensor, dim: Any, keepdim: bool) -> Tensor:
@@ -65,7 +75,8 @@ def mean(
     Source: torch.mean, on the row divided by a power of two where the sum would overflow.
     """
     if out is not None or not ours(input) or not (dtype is None or dtype in COMPUTE):
-        return torch.mean(input, dim, keepdim, dtype=dtype, out=out)
+        over = () if dim is None and not keepdim else (dim, keepdim)  # jagged ones know no None
+        return torch.mean(input, *over, dtype=dtype, **({} if out is None else {"out": out}))
     if readable(input):
         value = torch.mean(input, dim, keepdim, dtype=dtype)
         if regular(value):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -13,13 +13,14 @@ from torch import Tensor
 from ._formulas import Formulas
 from ._kernelless import Binary, Quick, Unary, bounded, no_constants, overflows
 from ._options import Constants
+from ._scaling import beyond_half, narrowed, widened
 from .atan2 import BOTH
 
 # --- the exponent is a number --------------------------------------------------------------------
 
 
 def _whole(p: float) -> bool:
-    return math.isinf(p) or p == p // 1
+    return p == p // 1 or abs(p) == math.inf
 
 
 def _outside(x: Tensor, p: float) -> Tensor | None:
@@ -129,7 +130,7 @@ _by_tensor = Binary(
 def _integral(value: Any) -> bool:
     if isinstance(value, Tensor):
         return not (value.is_floating_point() or value.is_complex() or value.is_quantized)
-    return isinstance(value, int)
+    return isinstance(value, Integral)
 
 
 def safe_pow(x: Tensor | float, exponent: Tensor | float) -> Tensor:
@@ -164,6 +165,8 @@ def safe_pow(x: Tensor | float, exponent: Tensor | float) -> Tensor:
     if _integral(x) and _integral(exponent):
         return torch.pow(x, exponent)  # type: ignore[arg-type]
     if isinstance(exponent, Tensor):
+        if beyond_half(x, exponent):  # torch takes the number in the compute type
+            return narrowed(_by_tensor((), x, widened(exponent)), exponent.dtype)
         return _by_tensor((), x, exponent)
     if not isinstance(exponent, Real):
         raise TypeError(

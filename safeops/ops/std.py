@@ -36,7 +36,8 @@ def _place(dim: Any, unbiased: bool | None, keepdim: bool, correction: float | N
 
 
 def _freedom(x: Tensor, dims: tuple[int, ...], correction: float) -> float:
-    return math.prod([sizes(x)[dim] for dim in dims]) - correction
+    shape = sizes(x) or (1,)  # a 0-dim tensor has one row of one
+    return math.prod([shape[dim] for dim in dims]) - correction
 
 
 def _nothing(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
@@ -97,7 +98,8 @@ def _call(own: Callable, guarded: Callable, input: Any, place: Place, out: Any) 
 def _few(x: Tensor, dim: Any, correction: float) -> bool:
     """No degree of freedom, of which torch warns. A dim out of range is its own error."""
     given = dim if isinstance(dim, tuple | list) else () if dim is None else (dim,)
-    if not all(isinstance(one, int) and -x.dim() <= one < x.dim() for one in given):
+    count = max(x.dim(), 1)
+    if not all(isinstance(one, int) and -count <= one < count for one in given):
         return False
     return _freedom(x, axes(x, dim), correction) <= 0
 

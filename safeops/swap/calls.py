@@ -18,7 +18,7 @@ class InPlace:
         self.plain, self.target = plain, target
 
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        recorded = torch.is_grad_enabled() and any(_needs_grad(value) for value in (x, *args))
+        recorded = torch.is_grad_enabled() and any(map(_needs_grad, (x, *args, *kwargs.values())))
         result = self.target(x.clone() if recorded else x, *args, **kwargs)
         if result.shape != x.shape or not x.is_floating_point():
             return self.plain(x, *args, **kwargs)  # which says what is wrong

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import inspect
 from typing import Any
 
 from torch import nn
@@ -37,14 +38,17 @@ class Record:
 def guarded_class(cls: type) -> type:
     """A class like this one, whose forward runs under safe_mode."""
 
-    @functools.wraps(cls.forward)  # type: ignore[attr-defined]
+    plain = cls.forward  # type: ignore[attr-defined]
+
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         with entered(self._safeops_swap.table):
-            return cls.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
+            return super(guarded, self).forward(*args, **kwargs)
 
     same = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+    forward = functools.wraps(plain)(forward) if inspect.isfunction(plain) else forward
     own = {"forward": forward, "__reduce_ex__": _reduced, RECORD: Record(cls, {})}
-    return type(cls)(cls.__name__, (cls,), {**same, **own})
+    guarded: Any = type(cls)(cls.__name__, (cls,), {**same, **own})
+    return guarded
 
 
 def _reduced(self: Any, protocol: Any) -> Any:
@@ -52,22 +56,27 @@ def _reduced(self: Any, protocol: Any) -> Any:
     original = self._safeops_swap.original
     above: Any = super(guarded_class(original), self)
     make, args, *rest = above.__reduce_ex__(max(protocol, 2))
-    if make is copyreg.__newobj__:  # type: ignore[attr-defined]
-        make, args = _renewed, (original, *args[1:])
+    if make in (copyreg.__newobj__, copyreg.__newobj_ex__):  # type: ignore[attr-defined]
+        make, args = _renewed, (make, original, *args[1:])
+    elif make is guarded_class(original):
+        make, args = _made, (original, *args)
     return make, args, *rest
 
 
-def _renewed(original: type, *args: Any) -> Any:
-    cls = guarded_class(original)
-    return cls.__new__(cls, *args)
+def _renewed(make: Any, original: type, *args: Any) -> Any:
+    return make(guarded_class(original), *args)
+
+
+def _made(original: type, *args: Any) -> Any:
+    return guarded_class(original)(*args)
 
 
 def change(module: nn.Module, entry: Entry, options: Options) -> None:
     """Give the module the class that its entry says."""
     original: Any = type(module)
-    module.__dict__[RECORD] = Record(original, options)
     under = entry.now == UNDER_SAFE_MODE
-    module.__class__ = guarded_class(original) if under else COUNTERPARTS[original]
+    module.__dict__[RECORD] = Record(original, options)
+    _set_class(module, guarded_class(original) if under else COUNTERPARTS[original])
 
 
 def restore(module: nn.Module) -> None:
@@ -75,12 +84,21 @@ def restore(module: nn.Module) -> None:
     record = record_of(module)
     module.__dict__.pop(RECORD, None)
     if record is not None:
-        module.__class__ = record.original
+        _set_class(module, record.original)
+
+
+def _set_class(module: nn.Module, cls: type) -> None:
+    """Past a __setattr__ of the module's own."""
+    object.__setattr__(module, "__class__", cls)
 
 
 def record_of(module: nn.Module) -> Record | None:
-    """Its own, or that of its class if it was made as one of a guarded class."""
-    return module.__dict__.get(RECORD) or vars(type(module)).get(RECORD)
+    """Its own, or that of its class if it was made as one of a guarded class; none if something
+    gave the module its plain class again."""
+    record = module.__dict__.get(RECORD)
+    if record is not None and type(module) is not record.original:
+        return record
+    return vars(type(module)).get(RECORD)
 
 
 def is_swapped(module: nn.Module) -> bool:

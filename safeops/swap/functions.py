@@ -9,13 +9,15 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
-from .._route import function_modes
+from .._route import function_modes, mode_count
 from .calls import Function
 from .table import IN_PYTHON, Options, check_options, table_of
 
+_PLAIN = {Tensor, torch.nn.Parameter}
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 SAFE = table_of({})
 
@@ -34,9 +36,15 @@ class SafeMode(TorchFunctionMode):
         target = self.traced(func) if is_compiling() else self.table.get(func)
         if target is None:
             return func(*args, **kwargs) if kwargs else func(*args)
+        if not all(issubclass(kind, Tensor) for kind in types):
+            return func(*args, **(kwargs or {}))
         try:
+            if mode_count() and set(types) <= _PLAIN and not is_compiling():
+                with torch._C.DisableTorchFunction():  # an outer safe_mode has no say in here
+                    return _call(target, args, kwargs or {})
             return _call(target, args, kwargs) if kwargs else target(*args)
-        except TypeError:  # a kind of tensor that safeops does not take: torch does, or says why
+        except (TypeError, RecursionError):
+            # kinds of tensors that safeops does not take: torch does, or says why
             return func(*args, **(kwargs or {}))
 
     def traced(self, func: Any) -> Function | None:
@@ -115,7 +123,8 @@ class safe_mode:
 def entered(table: Mapping[Function, Function]) -> AbstractContextManager:
     """A context in which this table holds."""
     for mode in function_modes():
-        if isinstance(mode, SafeMode) and mode.table is table:
+        counts = _watched is None or type(mode) is not SafeMode
+        if isinstance(mode, SafeMode) and mode.table is table and counts:
             return contextlib.nullcontext()
     return SafeMode(table) if _watched is None or is_compiling() else _watched(table)
 
@@ -126,6 +135,8 @@ _watched: Callable[[Mapping[Function, Function]], SafeMode] | None = None
 def watch(mode: Callable[[Mapping[Function, Function]], SafeMode] | None) -> None:
     """From now on a safe_mode is one of these."""
     global _watched
+    if mode is not None and _watched is not None:
+        raise RuntimeError("guarded: another report is counting; one at a time")
     _watched = mode
 
 

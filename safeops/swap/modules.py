@@ -65,7 +65,7 @@ def swap_(
     >>> [(entry.name, entry.now) for entry in safeops.swap_(model).replaced]
     [('1', 'safeops.nn.LogSoftmax')]
     """
-    _check_model("swap_", model)
+    check_model("swap_", model)
     if report is not None:
         if options or filter_fn is not None:
             raise TypeError("swap_: report holds the settings; give it, or options and filter_fn")
@@ -101,7 +101,7 @@ def unswap_(model: nn.Module) -> tuple[str, ...]:
     >>> safeops.unswap_(model)
     ('', '1')
     """
-    _check_model("unswap_", model)
+    check_model("unswap_", model)
     swapped_ones = {name: m for name, m in model.named_modules() if is_swapped(m)}
     for name, module in swapped_ones.items():
         check_class(name, module)
@@ -124,13 +124,16 @@ def swapped(model: nn.Module, **settings: Any) -> Iterator[SwapReport]:
     ...     model(torch.full((2,), -torch.inf))
     tensor([0., 0.])
     """
+    check_model("swapped", model)
     before = {module for module in model.modules() if is_swapped(module)}
     report = swap_(model, **settings)
-    changed = [m for m in model.modules() if is_swapped(m) and m not in before]
+    named = {name: m for name, m in model.named_modules() if is_swapped(m) and m not in before}
     try:
         yield report
     finally:
-        for module in changed:
+        for name, module in named.items():
+            check_class(name, module)
+        for module in named.values():
             restore(module)
 
 
@@ -164,7 +167,7 @@ def _again(model: nn.Module, report: SwapReport, dry_run: bool) -> SwapReport:
     return SwapReport(report.changed, report.left, report.options, model)
 
 
-def _check_model(caller: str, model: Any) -> None:
+def check_model(caller: str, model: Any) -> None:
     if not isinstance(model, nn.Module):
         kind = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
         raise TypeError(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils import parametrize
 
-from .classes import COUNTERPARTS, is_swapped
+from .classes import COUNTERPARTS, guarded_class, is_swapped
 from .report import UNDER_SAFE_MODE, Entry, dotted
 
 Filter = Callable[[nn.Module, str], bool]
@@ -90,6 +93,15 @@ def _why_not(module: nn.Module) -> str | None:
         return "scripted: its code is compiled; swap the module it was made from, and do not script"
     if _is_quantized(module):
         return "quantized: safeops takes no quantized tensors"
+    if isinstance(module, LazyModuleMixin):
+        return "lazy: it gets another class from its first batch; run one, then swap"
+    forward = getattr(type(module), "forward", None)
+    if inspect.isgeneratorfunction(forward) or inspect.iscoroutinefunction(forward):
+        return "its forward is a generator or a coroutine: enter safe_mode in it"
+    if type(module).__call__ is not nn.Module.__call__:
+        return "it has a __call__ of its own: enter safe_mode in it"
+    if "forward" in module.__dict__:
+        return "its forward was set on the instance; call that in safe_mode"
     return None
 
 
@@ -106,15 +118,18 @@ def _has_forward(module: nn.Module) -> bool:
 
 
 def _has_own_forward(cls: type) -> bool:
-    return not cls.forward.__module__.startswith("torch.nn.")  # type: ignore[attr-defined]
+    return not getattr(cls.forward, "__module__", "").startswith("torch.nn.")  # type: ignore[attr-defined]
 
 
 def _entry_of_forward(name: str, module: nn.Module) -> Entry:
-    was = dotted(type(module))
+    cls: Any = type(module)
+    was = dotted(cls)
     if parametrize.is_parametrized(module):
         return Entry(name, was, "", "parametrized: safe only where a module around it is")
-    if "forward" in module.__dict__:
-        return Entry(name, was, "", "its forward was set on the instance; call that in safe_mode")
+    try:
+        guarded_class(cls)
+    except Exception as error:
+        return Entry(name, was, "", f"no class can be derived from its own: {error}")
     return Entry(name, was, UNDER_SAFE_MODE, "functions and operators that it calls")
 
 

@@ -47,8 +47,13 @@ class SwapReport:
         options: Options,
         model: nn.Module | None = None,
     ):
-        self.changed, self.left, self.options = tuple(changed), tuple(left), dict(options)
+        self.changed, self.left = tuple(changed), tuple(left)
+        self.options = {name: dict(given) for name, given in options.items()}
         self._model = None if model is None else weakref.ref(model)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the model."""
+        return {**vars(self), "_model": None}
 
     @classmethod
     def of(cls, report: SwapReport | str | Mapping[str, Any]) -> SwapReport:

@@ -40,7 +40,8 @@ def logarithm(x: Tensor) -> Tensor:
 def recast(*tensors: Any) -> tuple[Any, ...]:
     """Under autocast the half tensors in float32, in which torch runs losses then."""
     first = next(x for x in tensors if isinstance(x, Tensor))
-    if not torch.is_autocast_enabled(first.device.type):
+    kind = first.device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         return tensors
     return tuple(x.float() if _is_half(x) else x for x in tensors)
 
