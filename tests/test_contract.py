@@ -87,7 +87,8 @@ def test_value_is_torchs(any_route, op, dtype):
 def bound_to_torch(op, route, dtype):
     if op.raw is None and dtype in HALF and route.name != "torch":
         return op.torch_half_ulp
-    same_bits = op.bitwise and (route.name != "kernel" or not op.torch_is_inexact)
+    inexact = route.name == "kernel" or dtype in HALF  # torch's half types take another way
+    same_bits = op.bitwise and not (op.torch_is_inexact and inexact)
     return 0 if same_bits or route.name == "torch" else 1 if dtype in HALF else 2
 
 
