@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from .._route import transforms_active
 from . import functions
 from ._text import columns
 from .calls import Function
-from .table import public_name_of
+from .table import Table, public_name_of
 
 _OUTSIDE = "(outside the model)"
 _HERE = str(Path(__file__).parents[1])
@@ -131,7 +131,7 @@ class _Where:
 class _Counting(functions.SafeMode):
     """safe_mode that compares."""
 
-    def __init__(self, table: Mapping[Function, Function], report: GuardedReport, where: _Where):
+    def __init__(self, table: Table, report: GuardedReport, where: _Where):
         super().__init__(table)
         self.report, self.where = report, where
 

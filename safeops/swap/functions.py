@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from .._route import function_modes, mode_count
 from .calls import Function
-from .table import IN_PYTHON, Options, check_options, table_of
+from .table import IN_PYTHON, Options, Table, check_options, table_of
 
 _PLAIN = {Tensor, torch.nn.Parameter}
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
@@ -25,10 +25,9 @@ SAFE = table_of({})
 class SafeMode(TorchFunctionMode):
     """What safe_mode enters."""
 
-    def __init__(self, table: Mapping[Function, Function] = SAFE):
+    def __init__(self, table: Table = SAFE):
         super().__init__()
         self.table = table
-        self.by_name = {name: table[plain] for name, plain in IN_PYTHON.items() if plain in table}
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
@@ -50,7 +49,7 @@ class SafeMode(TorchFunctionMode):
     def traced(self, func: Any) -> Function | None:
         """The target, for a compiler that does not find methods written in Python by identity."""
         name = func.__name__
-        return self.by_name[name] if name in IN_PYTHON else self.table.get(func)
+        return self.table.get(name if name in IN_PYTHON else func)
 
 
 def _call(target: Function, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -120,7 +119,7 @@ class safe_mode:
         return under_safe_mode
 
 
-def entered(table: Mapping[Function, Function]) -> AbstractContextManager:
+def entered(table: Table) -> AbstractContextManager:
     """A context in which this table holds."""
     for mode in function_modes():
         counts = _watched is None or type(mode) is not SafeMode
@@ -129,10 +128,10 @@ def entered(table: Mapping[Function, Function]) -> AbstractContextManager:
     return SafeMode(table) if _watched is None or is_compiling() else _watched(table)
 
 
-_watched: Callable[[Mapping[Function, Function]], SafeMode] | None = None
+_watched: Callable[[Table], SafeMode] | None = None
 
 
-def watch(mode: Callable[[Mapping[Function, Function]], SafeMode] | None) -> None:
+def watch(mode: Callable[[Table], SafeMode] | None) -> None:
     """From now on a safe_mode is one of these."""
     global _watched
     if mode is not None and _watched is not None:
@@ -140,7 +139,7 @@ def watch(mode: Callable[[Mapping[Function, Function]], SafeMode] | None) -> Non
     _watched = mode
 
 
-def table_for(options: Options | None) -> Mapping[Function, Function]:
+def table_for(options: Options | None) -> Table:
     """The table with these options, which are checked."""
     if not options:
         return SAFE
@@ -149,6 +148,6 @@ def table_for(options: Options | None) -> Mapping[Function, Function]:
 
 
 @functools.cache
-def _table_of(options: tuple) -> Mapping[Function, Function]:
+def _table_of(options: tuple) -> Table:
     """One table for the same options, so that nested contexts know each other."""
     return table_of({name: dict(given) for name, given in options})

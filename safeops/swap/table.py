@@ -44,6 +44,7 @@ from ..ops.xlogy import safe_xlogy
 from .calls import Function, InPlace, Wide
 
 Options = Mapping[str, Mapping[str, Any]]
+Table = Mapping[Any, Function]
 
 
 def _div(input: Any, other: Any, *, rounding_mode: str | None = None, **options: Any) -> Tensor:
@@ -179,15 +180,16 @@ def _pairs() -> Iterator[tuple[Function, str, Function, bool]]:
         yield getattr(torch_functional, name), name, getattr(functional, name), False
 
 
-def table_of(options: Options) -> dict[Function, Function]:
-    """From each of torch's functions to what takes its calls."""
-    table: dict[Function, Function] = {}
+def table_of(options: Options) -> Table:
+    """From each of torch's functions to what takes its calls; from those that a compiler does not
+    find by identity by name, too."""
+    table: dict[Function | str, Function] = {}
     for plain, name, target, in_place in _pairs():
         given = options.get(_public(target).__name__)
         call = functools.partial(target, **given) if given else target
         call = Wide(call) if name in _WIDE_UNDER_AUTOCAST else call
         table[plain] = InPlace(plain, call) if in_place else call
-    return table
+    return {**table, **{name: table[plain] for name, plain in IN_PYTHON.items()}}
 
 
 def replaced_functions() -> dict[str, str]:
