@@ -30,6 +30,7 @@ from torch.compiler import is_compiling
 
 from . import _extension
 
+mode_count = _mode_count  # how many TorchFunctionModes are in force
 # torch before 2.7 does not tell an export from a compilation
 _is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)
 softmax_backward = torch._softmax_backward_data
@@ -111,12 +112,7 @@ def plain_apply(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 def function_modes() -> list[Any]:
     """The TorchFunctionModes that are in force."""
-    return [_mode_at(i) for i in range(_mode_count())]
-
-
-def mode_count() -> int:
-    """How many there are."""
-    return _mode_count()
+    return [_mode_at(i) for i in range(mode_count())]
 
 
 def transforms_active() -> bool:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -32,13 +33,15 @@ class SafeMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        target = self.traced(func) if is_compiling() else self.table.get(func)
+        in_python = type(func) is FunctionType and is_compiling()
+        target = self.traced(func) if in_python else self.table.get(func)
         if target is None:
             return func(*args, **kwargs) if kwargs else func(*args)
-        if not all(issubclass(kind, Tensor) for kind in types):
+        special = types and (len(types) > 1 or types[0] not in _PLAIN)
+        if special and not all(issubclass(kind, Tensor) for kind in types):
             return func(*args, **(kwargs or {}))
         try:
-            if mode_count() and set(types) <= _PLAIN and not is_compiling():
+            if mode_count() and not special and not is_compiling():
                 with torch._C.DisableTorchFunction():  # an outer safe_mode has no say in here
                     return _call(target, args, kwargs or {})
             return _call(target, args, kwargs) if kwargs else target(*args)
