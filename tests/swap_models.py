@@ -77,8 +77,9 @@ SIZES = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, interme
 def gpt2():
     sizes = dict(n_positions=32, n_embd=32, n_layer=2, n_head=4, bos_token_id=0, eos_token_id=0)
     config = transformers.GPT2Config(vocab_size=WORDS, **sizes)
-    config.loss_type = "ForCausalLM"
-    return transformers.GPT2LMHeadModel(config), language_loss, words
+    net = transformers.GPT2LMHeadModel(config)
+    net.loss_type = "ForCausalLM"  # without it there is a message, which breaks graphs
+    return net, language_loss, words
 
 
 @model

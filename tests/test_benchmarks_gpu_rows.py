@@ -29,7 +29,8 @@ def by_name(op, layout):
 def test_rows():
     names = [(row.op, row.layout) for row in rows_on(CUDA)]
     assert len(set(names)) == len(names)
-    assert set(names) >= {(row.op, row.layout) for row in ROWS}
+    on_both = [row for row in ROWS if row.op not in ("safe_mode", "swap_")]
+    assert set(names) >= {(row.op, row.layout) for row in on_both}
     assert all(set(row.forms) >= {"safeops", "torch"} for row in rows_on(CUDA))
     assert max(by_name("log", "contiguous").sizes) * 4 >= 64 << 20
     wide = [by_name("softmax", f"[N,{n}]") for n in gpu_rows.COLUMNS]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._route import is_empty, transforms_active
-from ._options import COMPUTE, rounded
+from ._options import COMPUTE
 
 # Above the first number a row has the second as its scale: 2**40 squares of what is below, or of
 # the dtype's largest number divided by the scale, stay in range.
@@ -126,12 +126,12 @@ def held(value: Tensor, limit: Any) -> Tensor:
 
 
 def beyond_half(number: Any, tensor: Any) -> bool:
-    """A Python number, beside a tensor of a half type, that is none of that type."""
+    """A Python number, beside a tensor of a half type, that leaves the range of that."""
     half = isinstance(tensor, Tensor) and tensor.dtype in (torch.float16, torch.bfloat16)
     if not half or not isinstance(number, Real) or not math.isfinite(number):
         return False
-    value = float(number)
-    return abs(value) > torch.finfo(tensor.dtype).max or rounded(value, tensor.dtype) != value
+    info, size = torch.finfo(tensor.dtype), abs(float(number))
+    return size > info.max or 0 < size < info.smallest_normal
 
 
 def narrowed(value: Tensor, dtype: torch.dtype) -> Tensor:
