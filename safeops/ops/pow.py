@@ -131,7 +131,9 @@ _by_tensor = Binary(
 def _moderate(x: Any) -> bool:
     """A look shows that neither squares nor cubes, nor their slopes, come near an overflow. It is
     worth it where torch's own op then does all of the work, backward too."""
-    if not isinstance(x, Tensor) or x.dtype not in _ROOM or not readable(x) or not x.numel():
+    if not isinstance(x, Tensor) or x.dtype not in _ROOM or x.is_nested:
+        return False
+    if not readable(x) or not x.numel():
         return False
     low, high = x.detach().aminmax()
     return -_ROOM[x.dtype] < low.item() and high.item() < _ROOM[x.dtype]
