@@ -24,6 +24,7 @@ from .._route import (
 )
 from ._formulas import Formulas
 from ._options import COMPUTE, Constants, as_floating, check
+from ._scaling import beyond_half, narrowed, widened
 
 _CPU = torch.device("cpu")
 Call = tuple[bool, torch.dtype, Constants]  # kernel or formulas, the result's dtype, constants
@@ -64,6 +65,11 @@ class Elementwise:
         """The result's dtype, and the checked and promoted inputs."""
         raise NotImplementedError
 
+    def lifted(self, options: tuple, *inputs: Any) -> Tensor | None:
+        """The op in the compute type, where a Python number leaves the range of the half type
+        beside it: torch never rounds such a number to that."""
+        return None
+
     def remember(self, dtype: torch.dtype, *options: Any) -> Constants:
         """The constants, from the cache."""
         try:
@@ -73,6 +79,9 @@ class Elementwise:
 
     def general(self, options: tuple, *inputs: Any) -> Tensor:
         """The op on whatever the user gave."""
+        lifted = self.lifted(options, *inputs)
+        if lifted is not None:
+            return lifted
         dtype, tensors = self.operands(*inputs)
         derive = self.constants if is_compiling() else self.remember
         constants = derive(dtype, *options)
@@ -142,6 +151,14 @@ class Binary(Elementwise):
         except RuntimeError:
             self._check_shapes(x, y)
             raise
+
+    def lifted(self, options: tuple, *inputs: Any) -> Tensor | None:
+        x, y = inputs
+        if not (beyond_half(x, y) or beyond_half(y, x)):
+            return None
+        dtype = (x if isinstance(x, Tensor) else y).dtype
+        wide = (widened(v) if isinstance(v, Tensor) else v for v in (x, y))
+        return narrowed(self(options, *wide), dtype)
 
     def operands(self, *inputs: Any) -> tuple[torch.dtype, tuple[Tensor, ...]]:
         x, y = inputs

@@ -21,6 +21,7 @@ from . import _elementwise
 from ._elementwise import Elementwise, _summed
 from ._formulas import Formula, Formulas
 from ._options import COMPUTE, Constants
+from ._row_formulas import all_finite
 
 
 class Quick(NamedTuple):
@@ -62,13 +63,6 @@ def usual(op: Callable[..., Tensor], *options: Any) -> Callable[..., Tensor | No
     return lambda given, *inputs: op(*inputs) if given == options else None
 
 
-def _sound(value: Tensor) -> bool:
-    """True if all elements are finite: if their sum is, one pass and nothing allocated."""
-    half = COMPUTE[value.dtype] is not value.dtype
-    total = (value.sum(dtype=torch.float32) if half else value.sum()).item()
-    return math.isfinite(total) or bool(value.isfinite().all())
-
-
 class _Kernelless(Elementwise):
     """An op with formulas only. Its Function: apply((value or None, dtype, constants), *inputs)."""
 
@@ -87,6 +81,9 @@ class _Kernelless(Elementwise):
     def __call__(self, options: tuple, *inputs: Any) -> Tensor:
         if _simple(inputs):
             return self._plain(options, inputs[0].dtype, inputs)
+        lifted = self.lifted(options, *inputs)
+        if lifted is not None:
+            return lifted
         dtype, tensors = self.operands(*inputs)
         if transforms_active():
             return self.formulas.composite(dtype, self.remember(dtype, *options), tensors)
@@ -100,7 +97,7 @@ class _Kernelless(Elementwise):
     def _plain(self, options: tuple, dtype: torch.dtype, tensors: Sequence[Tensor]) -> Tensor:
         """On tensors that may be read: torch's own value, if it is right."""
         known = self.quick.value(options, *[tensor.detach() for tensor in tensors])
-        if known is not None and not _sound(known):
+        if known is not None and not all_finite(known):
             known = None
         if known is not None and not _differentiated(tensors):
             return known
@@ -137,7 +134,7 @@ class _Kernelless(Elementwise):
         values: list[Tensor | None] = []
         for formula, needed in zip(self.quick.gradients, needs, strict=True):
             value = formula(*wide, *constants).to(dtype) if needed else None
-            values.append(value if value is not None and _sound(value) else None)
+            values.append(value if value is not None and all_finite(value) else None)
         return values
 
     def make_function(self) -> type[torch.autograd.Function]:

@@ -42,6 +42,13 @@ def finite(value: Tensor) -> bool:
     return bool(value.detach().sum().abs() < math.inf)
 
 
+def all_finite(value: Tensor) -> bool:
+    """True if all elements are, also where their sum is not: mostly one pass, nothing allocated."""
+    half = value.dtype in (torch.float16, torch.bfloat16)
+    total = (value.detach().sum(dtype=torch.float32) if half else value.detach().sum()).item()
+    return math.isfinite(total) or bool(value.detach().isfinite().all())
+
+
 def top_of(x: Tensor, dim: Any) -> Tensor:
     """The largest element of each row, without a derivative; -inf for a row of none."""
     x = x.detach()

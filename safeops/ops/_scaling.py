@@ -75,18 +75,21 @@ def ours(*tensors: Any) -> bool:
     return True
 
 
-def regular(value: Tensor, above: float = -math.inf) -> bool:
-    """True if these (few) results of torch's own op on readable tensors are finite and larger than
-    above."""
+def regular(value: Tensor, above: float = -math.inf, below: float = math.inf) -> bool:
+    """True if these (few) results of torch's own op on readable tensors lie between two bounds, and
+    so are finite."""
     count = value.numel()
     if count == 1:
-        number = value.item()
-        return number > above and -math.inf < number < math.inf
+        return above < value.item() < below
     if count == 0:
         return True
     low, high = value.detach().aminmax()
-    number = low.item()
-    return number > above and number > -math.inf and high.item() < math.inf
+    return above < low.item() and high.item() < below
+
+
+def least_divisor(dtype: torch.dtype) -> float:
+    """torch's own gradient, if it divides by its result, is in range where that is larger."""
+    return 2.0**-10 if dtype is torch.float16 else 0.0
 
 
 class _Widen(torch.autograd.Function):
@@ -128,10 +131,11 @@ def held(value: Tensor, limit: Any) -> Tensor:
 def beyond_half(number: Any, tensor: Any) -> bool:
     """A Python number, beside a tensor of a half type, that leaves the range of that."""
     half = isinstance(tensor, Tensor) and tensor.dtype in (torch.float16, torch.bfloat16)
-    if not half or not isinstance(number, Real) or not math.isfinite(number):
+    if not half or not isinstance(number, Real):
         return False
-    info, size = torch.finfo(tensor.dtype), abs(float(number))
-    return size > info.max or 0 < size < info.smallest_normal
+    info = torch.finfo(tensor.dtype)
+    size: Any = abs(number)
+    return info.max < size < math.inf or 0 < size < info.smallest_normal
 
 
 def narrowed(value: Tensor, dtype: torch.dtype) -> Tensor:

@@ -11,7 +11,6 @@ from torch.compiler import is_compiling
 from ._elementwise import Binary
 from ._formulas import Formulas
 from ._options import Constants, number, positive, within
-from ._scaling import beyond_half, narrowed, widened
 
 _DEFAULT: Any = object()
 
@@ -129,6 +128,4 @@ def safe_div(
     """
     if fill is _DEFAULT:
         fill = 0.0 if eps is None else None
-    if beyond_half(x, y):  # torch takes the number in the compute type
-        return narrowed(_div((eps, fill), x, widened(y)), y.dtype)  # type: ignore[arg-type,union-attr]
     return _div((eps, fill), x, y)

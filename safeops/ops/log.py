@@ -22,10 +22,14 @@ def _gradient_x(grad: Tensor, x: Tensor, bound: float, below: float, run: float)
     return torch.where(inside, grad / torch.where(inside, x, 1.0), grad / run if run else 0.0)
 
 
-def _constants(dtype: torch.dtype, eps: float | None, fill: float | None, extend: str) -> Constants:
+def lowest(dtype: torch.dtype) -> float:
+    """log of the smallest positive number of the dtype."""
     info = torch.finfo(dtype)
-    lowest = math.log(info.smallest_normal) + math.log(info.eps)
-    return one_sided("safe_log", dtype, eps, fill, extend, lowest, math.log, lambda e: e)
+    return math.log(info.smallest_normal) + math.log(info.eps)
+
+
+def _constants(dtype: torch.dtype, eps: float | None, fill: float | None, extend: str) -> Constants:
+    return one_sided("safe_log", dtype, eps, fill, extend, lowest(dtype), math.log, lambda e: e)
 
 
 _log = Unary("log", "safe_log", _constants, Formulas(_value, (_gradient_x,), overflows))

@@ -10,6 +10,7 @@ from torch import Tensor
 from ._formulas import Formulas
 from ._kernelless import Quick, Unary
 from ._options import COMPUTE, Constants, rounded
+from .log import lowest
 
 
 def _clamped(x: Tensor, low: float, high: float) -> Tensor:
@@ -37,12 +38,12 @@ def _gradient(grad: Tensor, x: Tensor, low: float, high: float, *ends: float) ->
 
 def _constants(dtype: torch.dtype, eps: float | None) -> Constants:
     info, compute = torch.finfo(dtype), COMPUTE[dtype]
-    lowest = math.log(info.smallest_normal) + math.log(info.eps)
+    least = lowest(dtype)
     highest = math.log1p(-info.eps / 2) - math.log(info.eps / 2)
     if eps is None or eps <= 0:
-        return 0.0, 1.0, lowest, highest
+        return 0.0, 1.0, least, highest
     low = rounded(float(eps), compute)
-    return low, rounded(1 - low, compute), lowest, highest
+    return low, rounded(1 - low, compute), least, highest
 
 
 def _overflows(*constants: float) -> bool:

@@ -14,7 +14,7 @@ from .._route import readable
 from ._formulas import Formulas
 from ._kernelless import Binary, Quick, Unary, bounded, no_constants, overflows
 from ._options import Constants
-from ._scaling import beyond_half, narrowed, widened
+from ._scaling import regular
 from .atan2 import BOTH
 
 # --- the exponent is a number --------------------------------------------------------------------
@@ -133,10 +133,9 @@ def _moderate(x: Any) -> bool:
     worth it where torch's own op then does all of the work, backward too."""
     if not isinstance(x, Tensor) or x.dtype not in _ROOM or x.is_nested:
         return False
-    if not readable(x) or not x.numel():
+    if not readable(x):
         return False
-    low, high = x.detach().aminmax()
-    return -_ROOM[x.dtype] < low.item() and high.item() < _ROOM[x.dtype]
+    return regular(x, above=-_ROOM[x.dtype], below=_ROOM[x.dtype])
 
 
 _ROOM = {torch.float64: 2.0**150, torch.float32: 2.0**20, torch.bfloat16: 2.0**20}
@@ -180,8 +179,6 @@ def safe_pow(x: Tensor | float, exponent: Tensor | float) -> Tensor:
     if _integral(x) and _integral(exponent):
         return torch.pow(x, exponent)  # type: ignore[arg-type]
     if isinstance(exponent, Tensor):
-        if beyond_half(x, exponent):  # torch takes the number in the compute type
-            return narrowed(_by_tensor((), x, widened(exponent)), exponent.dtype)
         return _by_tensor((), x, exponent)
     if not isinstance(exponent, Real):
         raise TypeError(

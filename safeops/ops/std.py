@@ -12,6 +12,7 @@ from torch import Tensor
 from .._route import is_empty, readable, sizes
 from ._scaling import (
     held,
+    least_divisor,
     ours,
     regular,
     row_scale,
@@ -88,20 +89,17 @@ def _call(own: Callable, guarded: Callable, input: Any, place: Place, out: Any) 
         return guarded(input, place)
     value = own(input, dim, **call)
     first, *rest = value if isinstance(value, tuple) else (value,)
-    # float16 divides the gradient by 2 std
-    least = 2.0**-10 if input.dtype is torch.float16 else 0.0
-    if regular(first, above=least) and all(map(regular, rest)):
+    if regular(first, above=least_divisor(input.dtype)) and all(map(regular, rest)):
         return value
     return guarded(input, place)
 
 
 def _few(x: Tensor, dim: Any, correction: float) -> bool:
-    """No degree of freedom, of which torch warns. A dim out of range is its own error."""
-    given = dim if isinstance(dim, tuple | list) else () if dim is None else (dim,)
-    count = max(x.dim(), 1)
-    if not all(isinstance(one, int) and -count <= one < count for one in given):
+    """No degree of freedom, of which torch warns. A dim that is none is an error of its own."""
+    try:
+        return _freedom(x, axes(x, dim), correction) <= 0
+    except (IndexError, TypeError):
         return False
-    return _freedom(x, axes(x, dim), correction) <= 0
 
 
 def _both(one: Callable[[Tensor, Place], Tensor]) -> Callable[[Tensor, Place], Any]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .._route import is_empty, readable
 from ._scaling import (
+    least_divisor,
     ours,
     power_of_two,
     power_scale,
@@ -22,11 +23,6 @@ from ._scaling import (
 from .mean import axes
 
 _LINEAR = (0.0, 1.0, math.inf, -math.inf)  # torch's own derivatives are right at 0
-
-
-def least_norm(dtype: torch.dtype) -> float:
-    """Of vectors with larger norms torch's own gradient is in range: it divides by the norm."""
-    return 2.0**-10 if dtype is torch.float16 else 0.0
 
 
 def guarded_norm(
@@ -79,7 +75,7 @@ def _torchs_own(value: Tensor, x: Tensor, p: float) -> bool:
     """A look shows that value and derivatives are right."""
     if p in _LINEAR:
         return regular(value)
-    if not regular(value, above=least_norm(x.dtype)):
+    if not regular(value, above=least_divisor(x.dtype)):
         return False
     if p >= 2:
         return True

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from ._products import product
+from .log import lowest
 
-
-def _lowest(dtype: torch.dtype) -> float:
-    info = torch.finfo(dtype)
-    return math.log(info.smallest_normal) + math.log(info.eps)
-
-
-_xlogy = product("safe_xlogy", torch.xlogy, torch.log, 0.0, _lowest)
+_xlogy = product("safe_xlogy", torch.xlogy, torch.log, 0.0, lowest)
 
 
 def safe_xlogy(x: Tensor | float, y: Tensor | float) -> Tensor:

@@ -182,7 +182,7 @@ def _mended(ours: Tensor, theirs: Tensor) -> int:
 
 def _outcome(call: Function, inputs: Any) -> tuple[list[Tensor], list[Tensor]]:
     """The floating results and the gradients of their sum to the floating inputs."""
-    leaves = tree_map(_leaf, inputs)
+    leaves = tree_map(_copy, inputs)
     with torch.enable_grad(), torch.random.fork_rng(devices=[]):
         args, kwargs = tree_map(_twin, leaves)
         values = [value for value in tree_leaves(call(*args, **kwargs)) if _floating(value)]
@@ -197,11 +197,6 @@ def _outcome(call: Function, inputs: Any) -> tuple[list[Tensor], list[Tensor]]:
 
 def _floating(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
-
-
-def _leaf(value: Any) -> Any:
-    """With a gradient only where there was one: torch refuses others, such as running means."""
-    return value.detach().clone().requires_grad_(value.requires_grad) if _floating(value) else value
 
 
 def _twin(value: Any) -> Any:

@@ -195,8 +195,8 @@ def table_of(options: Options) -> Table:
 def replaced_functions() -> dict[str, str]:
     """The names of torch's functions that safe_mode takes, and of what takes their calls."""
     return {
-        torch.overrides.resolve_name(plain) or f"operator.{name}": public_name(target)
-        for plain, name, target, _ in _pairs()
+        torch.overrides.resolve_name(plain) or f"operator.{plain.__name__}": public
+        for plain, public in _targets().items()
     }
 
 

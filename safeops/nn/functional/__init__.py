@@ -3,19 +3,11 @@
 from .activation import gelu, log_softmax, mish, silu, softmax, softmin
 from .attention import scaled_dot_product_attention
 from .batch_normalization import batch_norm
+from .class_losses import cross_entropy, ctc_loss, nll_loss
+from .density_losses import gaussian_nll_loss, poisson_nll_loss
 from .distances import cosine_similarity, normalize, pairwise_distance
+from .embedding_losses import cosine_embedding_loss, triplet_margin_loss
 from .instance_normalization import instance_norm
-from .losses import (
-    binary_cross_entropy,
-    cosine_embedding_loss,
-    cross_entropy,
-    ctc_loss,
-    gaussian_nll_loss,
-    kl_div,
-    nll_loss,
-    poisson_nll_loss,
-    triplet_margin_loss,
-)
 from .multi_head_attention import multi_head_attention_forward
 from .normalization import group_norm, layer_norm, rms_norm
 from .pointwise_losses import (
@@ -26,6 +18,7 @@ from .pointwise_losses import (
     smooth_l1_loss,
     soft_margin_loss,
 )
+from .probability_losses import binary_cross_entropy, kl_div
 
 __all__ = [
     "batch_norm",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -28,13 +27,6 @@ def reduced(loss: Tensor, reduction: str, dtype: torch.dtype, total: Any = None)
         return guarded_sum(loss, dtype)
     total = max(loss.numel(), 1) if total is None else torch.where(total == 0, 1.0, total)
     return guarded_sum(loss, dtype, total)
-
-
-def logarithm(x: Tensor) -> Tensor:
-    """log(x), and that of the smallest positive number, without a slope, where x <= 0."""
-    info, low = torch.finfo(x.dtype), x.detach() <= 0
-    least = math.log(info.smallest_normal) + math.log(info.eps)
-    return torch.where(low, least, torch.where(low, 1.0, x).log())
 
 
 def recast(*tensors: Any) -> tuple[Any, ...]:

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from ...ops._options import COMPUTE
+from ...ops._scaling import ours
+from ...ops._scaling import regular as within
 
 
 @dataclass(frozen=True)
@@ -39,20 +41,8 @@ _RANGES = {
 
 
 def taken(*tensors: Any) -> bool:
-    """Tensors that the formulas here are for; torch's own op has the others."""
-    for t in tensors:
-        if t is None:
-            continue
-        if not isinstance(t, Tensor) or t.dtype not in COMPUTE or t.is_nested:
-            return False
-        if t.layout is not torch.strided:
-            return False
-    return True
-
-
-def whole(x: Tensor) -> bool:
-    """Whether all elements of a plain CPU tensor are finite, and their sum is."""
-    return math.isfinite(x.detach().sum().item())
+    """Tensors that the formulas here are for, or none; torch's own op has the others."""
+    return ours(*(t for t in tensors if t is not None))
 
 
 def thin(eps: float | None, dtype: torch.dtype) -> bool:
@@ -72,10 +62,7 @@ def counted(eps: Any, dtype: torch.dtype) -> Any:
 
 def regular(rstd: Tensor) -> bool:
     """Whether the inverse deviations of a plain CPU computation show no overflow and no pole."""
-    if rstd.numel() == 0:
-        return True
-    low, high = rstd.detach().aminmax()
-    return low.item() > 0 and high.item() < _RANGES[rstd.dtype].steepest
+    return within(rstd, above=0.0, below=_RANGES[rstd.dtype].steepest)
 
 
 def small(x: Tensor) -> bool:

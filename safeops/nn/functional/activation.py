@@ -10,9 +10,11 @@ from torch import Tensor
 
 from ..._route import readable
 from ...ops._options import COMPUTE
+from ...ops._row_formulas import finite
 from ...ops.log_softmax import log_softmax as _log_softmax
 from ...ops.softmax import softmax as _softmax
-from ._scaled import small, taken, whole
+from ...ops.softmin import softmin as _softmin
+from ._scaled import small, taken
 
 _HALF = (torch.float16, torch.bfloat16)
 _FAR = 2.0**40  # beyond, x times its gate is x or 0 in every dtype
@@ -100,7 +102,7 @@ def mish(input: Tensor, inplace: bool = False) -> Tensor:
 
 def _near(input: Tensor) -> bool:
     """Whether all elements are finite; sums of half types overflow too soon to tell."""
-    return small(input) if input.dtype in _HALF else whole(input)
+    return small(input) if input.dtype in _HALF else finite(input)
 
 
 def _gated(
@@ -129,11 +131,9 @@ def softmax(
     >>> softmax(torch.full((2,), float("-inf")), 0)
     tensor([0., 0.])
     """
-    if dim is None:
-        dim = _implicit_dim("softmax", input, _stacklevel)
-    if not _taken_as(input, dtype):
-        return F.softmax(input, dim, dtype=dtype)
-    return _softmax(input, dim, dtype=dtype)
+    dim = _dim_of("softmax", input, dim, _stacklevel)
+    op = _softmax if _taken_as(input, dtype) else F.softmax
+    return op(input, dim, dtype=dtype)
 
 
 def log_softmax(
@@ -144,30 +144,28 @@ def log_softmax(
     >>> log_softmax(torch.zeros(1), 0)
     tensor([0.])
     """
-    if dim is None:
-        dim = _implicit_dim("log_softmax", input, _stacklevel)
-    if not _taken_as(input, dtype):
-        return F.log_softmax(input, dim, dtype=dtype)
-    return _log_softmax(input, dim, dtype=dtype)
+    dim = _dim_of("log_softmax", input, dim, _stacklevel)
+    op = _log_softmax if _taken_as(input, dtype) else F.log_softmax
+    return op(input, dim, dtype=dtype)
 
 
 def softmin(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """safeops.softmax of -input with the arguments of torch.nn.functional.softmin.
+    """safeops.softmin with the arguments of torch.nn.functional.softmin.
 
     >>> softmin(torch.full((2,), float("inf")), 0)
     tensor([0., 0.])
     """
-    if dim is None:
-        dim = _implicit_dim("softmin", input, _stacklevel)
-    if not _taken_as(input, dtype):
-        return F.softmin(input, dim, dtype=dtype)
-    return _softmax(-input, dim, dtype=dtype)
+    dim = _dim_of("softmin", input, dim, _stacklevel)
+    op = _softmin if _taken_as(input, dtype) else F.softmin
+    return op(input, dim, dtype=dtype)
 
 
-def _implicit_dim(name: str, input: Tensor, stacklevel: int) -> int:
-    """torch's choice, and its warning."""
+def _dim_of(name: str, input: Tensor, dim: int | None, stacklevel: int) -> int:
+    """The dim that was given, else torch's choice, and its warning."""
+    if dim is not None:
+        return dim
     return F._get_softmax_dim(name, input.dim(), stacklevel + 1)  # type: ignore[attr-defined]
 
 

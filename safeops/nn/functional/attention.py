@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..._route import readable
-from ._scaled import taken, whole
+from ...ops._row_formulas import all_finite
+from ._scaled import taken
 
 _WIDER = {
     torch.float32: torch.float64,
@@ -85,11 +86,6 @@ def _is_mask(mask: Any) -> bool:
     return mask is None or taken(mask) or (isinstance(mask, Tensor) and mask.dtype is torch.bool)
 
 
-def all_finite(*tensors: Tensor) -> bool:
-    """A sum of half numbers may overflow where none of them is infinite."""
-    return all(whole(t) or bool(t.detach().isfinite().all()) for t in tensors)
-
-
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]
 ) -> Tensor:
@@ -117,7 +113,7 @@ def _mended(
         read = _seen(mask.unsqueeze(0) if mask.dim() == 1 else mask).any(-2)
         key, value = (_only_read(t, read) for t in (key, value))
     wider = _WIDER.get(query.dtype)
-    if wider is None or not all_finite(query, key, value):
+    if wider is None or not all(map(all_finite, (query, key, value))):
         return query, key, value, mask
     if mask is not None and mask.dtype is not torch.bool:
         mask = mask.to(wider)

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..._route import is_empty, readable, sizes, transforms_active
-from ._scaled import Rows, counted, regular, rows_of, taken, thin, whole
+from ...ops._row_formulas import finite
+from ._scaled import Rows, counted, regular, rows_of, taken, thin
 
 PerChannel = tuple[Tensor | None, ...]  # running mean and variance, weight, bias
 Accepted = bool | Tensor  # True, or what the device finds
@@ -102,7 +103,7 @@ def batch_norm_training(
         value, _, rstd = torch.native_batch_norm(
             input, weight, bias, running_mean, running_var, True, momentum, eps
         )
-        if regular(rstd) and all(map(whole, running[1:])):
+        if regular(rstd) and all(map(finite, running[1:])):
             return value, True
         _put(running, before)
     rows = rows_of(input, _but_channels(input), eps)

@@ -12,7 +12,9 @@ from torch import Tensor
 from ..._route import is_empty, readable
 from ...ops._options import COMPUTE
 from ...ops._scaling import ours, regular, saturated, tangent, widened
-from ._reductions import logarithm, named, recast, reduced
+from ...ops.exp import safe_exp
+from ...ops.log import safe_log
+from ._reductions import named, recast, reduced
 from .probability_losses import common, differentiates
 
 
@@ -146,7 +148,7 @@ def poisson_nll_loss(
             return value
     input, target = recast(input, target)
     dtype, (x, t) = common(input, target)
-    loss = _exp(x) - t * x if log_input else x - t * logarithm(x + eps)
+    loss = safe_exp(x) - t * x if log_input else x - t * safe_log(x + eps)
     loss = loss + _stirling(t) if full else loss
     return reduced(loss, named(size_average, reduce, reduction), dtype)
 
@@ -158,14 +160,6 @@ def _away(x: Tensor, t: Tensor, log_input: bool, full: bool) -> bool:
     if log_input or x.dtype is not torch.float16 or not differentiates(x):
         return True
     return is_empty(x) or x.detach().amin().item() > 2.0**-6
-
-
-def _exp(x: Tensor) -> Tensor:
-    """exp(x), saturated with its slope."""
-    limit = torch.finfo(x.dtype).max
-    over = (x.detach() > math.log(limit)) & (x.detach() < math.inf)
-    slope = torch.full_like(x, limit)
-    return torch.where(over, limit + tangent(x, slope, over), torch.where(over, 0.0, x).exp())
 
 
 def _stirling(t: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..._route import is_empty, readable
-from ...ops._scaling import ours, regular, squeezed, unscaled, widened
+from ...ops._scaling import least_divisor, ours, regular, squeezed, unscaled, widened
 from ...ops.mean import axes
-from ...ops.vector_norm import least_norm, scaled_norm
+from ...ops.vector_norm import scaled_norm
 
 
 def _unit(x: Tensor, p: float, dim: Any, eps: float, sloped: bool) -> Tensor:
@@ -32,7 +32,7 @@ def _norm_of(x: Tensor, p: float, dim: Any) -> Tensor | None:
     if not readable(x) or is_empty(x):
         return None
     norm = torch.linalg.vector_norm(x, p, dim, True)
-    return norm if regular(norm, above=least_norm(x.dtype)) else None
+    return norm if regular(norm, above=least_divisor(x.dtype)) else None
 
 
 _together: Any = torch.broadcast_tensors
@@ -154,7 +154,7 @@ def pairwise_distance(
         return F.pairwise_distance(x1, x2, p, eps, keepdim)
     if readable(x1) and readable(x2) and p >= 1:
         value = F.pairwise_distance(x1, x2, p, eps, keepdim)
-        if regular(value, above=least_norm(value.dtype)) and (p == 1 or p >= 2):
+        if regular(value, above=least_divisor(value.dtype)) and (p == 1 or p >= 2):
             return value
     return _distance(x1, x2, p, eps, keepdim)
 

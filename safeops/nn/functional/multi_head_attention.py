@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ..._route import readable
+from ...ops._row_formulas import all_finite
 from ...ops.softmax import softmax
-from .attention import all_finite, scaled_dot_product_attention
+from .attention import scaled_dot_product_attention
 
 
 def _softmax(input: Tensor, dim: int) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor
 from ..._route import is_empty, readable
 from ...ops._options import COMPUTE
 from ...ops._scaling import ours, regular, saturated, widened
-from ._reductions import logarithm, named, recast, reduced
+from ...ops.log import safe_log
+from ._reductions import named, recast, reduced
 
 
 def differentiates(x: Tensor) -> bool:
@@ -79,9 +80,8 @@ def _inside(p: Tensor, target: Tensor) -> bool:
     half = p.dtype is torch.float16 and differentiates(p)
     if not half and not differentiates(target):
         return True
-    low, high = p.detach().aminmax()
     margin = 2.0**-9 if half else 0.0
-    return low.item() > margin and high.item() < 1 - margin
+    return regular(p, above=margin, below=1 - margin)
 
 
 def _log(p: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def _kl(x: Tensor, t: Tensor) -> Tensor:
     none = t.detach() == 0
     x = torch.where(none & x.detach().isinf(), 0.0, x)
     weight = torch.where(none, 0.0, t)
-    return weight * logarithm(torch.where(none, 1.0, t)) - weight * x
+    return weight * safe_log(torch.where(none, 1.0, t)) - weight * x
 
 
 def _kl_of_logs(x: Tensor, t: Tensor) -> Tensor:
