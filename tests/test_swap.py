@@ -1,10 +1,8 @@
-"""swap_, unswap_ and swapped: what changes, what stays, what is refused."""
+"""swap_, unswap_ and swapped: what changes, and what stays."""
 
 import copy
-import functools
 import inspect
 import math
-import pickle
 
 import pytest
 import torch
@@ -13,31 +11,12 @@ from torch.nn.utils import parametrizations, parametrize, weight_norm
 
 import safeops
 from safeops.swap.classes import COUNTERPARTS
-
-
-class Sick(nn.Module):
-    """Divides by zero in its own code and in a child."""
-
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(3, 3)
-        self.softmax = nn.Softmax(-1)
-        self.note = "mine"
-
-    def forward(self, x, scale: float = 1.0):
-        return self.softmax(x.log()) / x.sum() * scale
+from tests.swap_samples import ZERO, Sick, classes
 
 
 class Plain(nn.Module):
     def forward(self, x):
         return x
-
-
-ZERO = torch.zeros(2, 3)
-
-
-def classes(model):
-    return [type(module) for module in model.modules()]
 
 
 def test_in_place_and_reported():
@@ -237,229 +216,11 @@ def test_modules_of_the_user_stay_his():
     assert classes(model)[1:] == [safeops.nn.LayerNorm, nn.LayerNorm]
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_scripted_and_quantized_modules_are_left_and_named():
-    scripted = torch.jit.script(nn.Sequential(nn.Linear(3, 3), nn.Softmax(-1)))
-    quantized = torch.ao.nn.quantized.Linear(3, 3)
-    model = nn.ModuleList([scripted, nn.Softmax(-1), quantized])
-    report = safeops.swap_(model)
-    assert [entry.name for entry in report.replaced] == ["1"]
-    reasons = {entry.name: entry.why for entry in report.left}
-    assert "scripted" in reasons["0"]
-    assert "quantized" in reasons["2"]
-    assert set(reasons) == {"0", "2"}
-    assert safeops.swap_(scripted).left[0].name == ""
-
-
-def test_a_forward_of_the_instance_is_left_and_named():
-    model = Sick()
-    model.forward = lambda x: x
-    report = safeops.swap_(model)
-    assert "set on the instance" in report.left[0].why
-    assert model(ZERO) is ZERO
-
-
-NO_MODULES = [(3, "int"), (Sick, "the class Sick"), (None, "NoneType"), ([Sick()], "list")]
-
-
-@pytest.mark.parametrize(("model", "kind"), NO_MODULES, ids=lambda value: str(value)[:12])
-def test_no_module(model, kind):
-    for call in (safeops.swap_, safeops.unswap_):
-        with pytest.raises(TypeError, match=f"expected a torch.nn.Module, got {kind}"):
-            call(model)
-
-
-def unchanged_after(error, text, **settings):
-    model = Sick()
-    before = [dict(vars(module)) for module in model.modules()]
-    with pytest.raises(error, match=text):
-        safeops.swap_(model, **settings)
-    assert classes(model) == classes(Sick())
-    assert [dict(vars(module)) for module in model.modules()] == before
-
-
-def test_bad_settings_leave_the_model_as_it_was():
-    def fails(module, name):
-        if name:
-            raise ZeroDivisionError("mine")
-        return True
-
-    unchanged_after(RuntimeError, "failed at module 'softmax'.*mine", filter_fn=fails)
-    unchanged_after(TypeError, "filter_fn", filter_fn=3)
-    unchanged_after(TypeError, "True or False", modules=["softmax"])
-    unchanged_after(TypeError, "holds the settings", report="{}", options={"safe_log": {}})
-    unchanged_after(ValueError, "takes none", options={"softplus": {}})
-    unchanged_after(TypeError, "unexpected keyword", option={})
-    unchanged_after(ValueError, "cannot be read", report="no json")
-    unchanged_after(ValueError, "cannot be read", report={"changed": []})
-
-
-def test_a_report_of_another_model_is_refused():
-    report = safeops.swap_(nn.Sequential(nn.Softmax(-1)))
-    unchanged_after(ValueError, "Sequential at '', where this model has tests", report=report)
-    alone = safeops.swap_(nn.Sequential(nn.Softmax(-1)), functions=False)
-    unchanged_after(ValueError, "Softmax at '0', where this model has nothing", report=alone)
-    model = nn.Sequential(nn.Softmax(-1))
-    safeops.swap_(model)
-    with pytest.raises(ValueError, match=r"\(swapped\)"):
-        safeops.swap_(model, report=report)
-
-
-class Closed(nn.Module):
-    """Lets nobody derive from it."""
-
-    def __init_subclass__(cls):
-        raise TypeError("closed")
-
-    def forward(self, x):
-        return x
-
-
-def test_a_class_that_nobody_may_derive_from_is_left_and_named():
-    model = nn.Sequential(nn.Softmax(-1), Closed())
-    report = safeops.swap_(model)
-    assert [(e.name, e.why) for e in report.left] == [
-        ("1", "no class can be derived from its own: closed")
-    ]
-    assert type(model[0]) is safeops.nn.Softmax
-
-
-def test_a_failure_in_the_middle_leaves_all_as_it_was(monkeypatch):
-    model = nn.Sequential(nn.Softmax(-1), nn.GELU())
-    change = safeops.swap.modules.change
-
-    def fails(module, entry, options):
-        change(module, entry, options)
-        if entry.name == "1":
-            raise TypeError("no")
-
-    monkeypatch.setattr(safeops.swap.modules, "change", fails)
-    before = classes(model)
-    with pytest.raises(RuntimeError, match="GELU at '1' cannot get another class"):
-        safeops.swap_(model)
-    assert classes(model) == before
-    assert not any("_safeops_swap" in vars(module) for module in model.modules())
-
-
-class Static(nn.Module):
-    @staticmethod
-    def forward(x):
-        return x / x
-
-
-class ByClass(nn.Module):
-    @classmethod
-    def forward(cls, x):
-        return x / x
-
-
-class Partial(nn.Module):
-    forward = functools.partial(torch.softmax, dim=-1)
-
-
-class Property(nn.Module):
-    @property
-    def forward(self):
-        return lambda x: x / x
-
-
-class Refusing(nn.Module):
-    """Keeps its class to itself, as far as it can."""
-
-    def __setattr__(self, name, value):
-        if name == "__class__":
-            raise AttributeError(name)
-        super().__setattr__(name, value)
-
-    def forward(self, x):
-        return x / x
-
-
-@pytest.mark.parametrize("kind", [Static, ByClass, Partial, Property, Refusing])
-def test_forwards_of_every_kind(kind):
-    model = nn.Sequential(kind())
-    safeops.swap_(model)
-    assert model(torch.full((2,), 0.0)).isfinite().all()
-    safeops.unswap_(model)
-    assert type(model[0]) is kind
-
-
-class Yields(nn.Module):
-    def forward(self, x):
-        yield x
-
-
-class Called(nn.Module):
-    def __call__(self, x):
-        return x
-
-    def forward(self, x):
-        return x
-
-
-@pytest.mark.parametrize(
-    ("model", "why"),
-    [(Yields(), "generator"), (Called(), "__call__"), (nn.LazyBatchNorm1d(), "lazy")],
-)
-def test_what_is_out_of_reach_is_named(model, why):
-    (left,) = safeops.swap_(nn.Sequential(model)).left
-    assert why in left.why
-
-
-class Reduced(nn.Module):
-    def __init__(self, size=2):
-        super().__init__()
-        self.size = size
-
-    def forward(self, x):
-        return x / x
-
-    def __reduce__(self):
-        return type(self), (self.size,), self.__dict__
-
-
-def test_a_reduce_of_its_own():
-    model = Reduced(5)
-    safeops.swap_(model)
-    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
-        assert other.size == 5
-        assert not other(ZERO).isnan().any()
-        safeops.unswap_(other)
-        assert type(other) is Reduced
-
-
-def test_reports_are_pickled_and_keep_their_options():
-    options = {"safe_log": {"eps": 1e-3}}
-    report = safeops.swap_(Sick(), options=options)
-    options["safe_log"]["eps"] = 1.0
-    assert pickle.loads(pickle.dumps(report)).options == {"safe_log": {"eps": 1e-3}}
-
-
-def test_swapped_does_not_undo_what_it_no_longer_knows():
-    model = nn.Sequential(nn.LayerNorm(3))
-    with pytest.raises(RuntimeError, match="undo that first"), safeops.swapped(model):
-        parametrize.register_parametrization(model[0], "weight", nn.Softplus())
-    assert model(ZERO).isfinite().all()
-
-
 def test_an_outer_safe_mode_has_no_say_in_a_swapped_model():
     model = Sick()
     safeops.swap_(model)
     with safeops.safe_mode({"safe_div": {"fill": 9.0}, "safe_log2": {"fill": 9.0}}):
         assert not (model(ZERO) == 9.0).any()
-
-
-def test_a_class_that_changed_since_is_not_undone():
-    model = nn.Sequential(nn.LayerNorm(3), nn.Softmax(-1))
-    safeops.swap_(model)
-    parametrize.register_parametrization(model[0], "weight", nn.Softplus())
-    before = classes(model)
-    with pytest.raises(RuntimeError, match="undo that first"):
-        safeops.unswap_(model)
-    assert classes(model) == before
-    parametrize.remove_parametrizations(model[0], "weight")
-    safeops.unswap_(model)
-    assert type(model[0]) is nn.LayerNorm
 
 
 def test_a_bad_batch_does_not_reach_the_running_statistics():
