@@ -89,8 +89,8 @@ PROGRAMS = (
         "atanh(r) of a correlation of 1",
         lambda: FisherZ(outputs=1),
         cycle(
-            changed(series, BAD, torch.tensor([0, 0, 0, 1.0, 1, 1])[:, None]),
-            changed(partner + scores(series, 1).squeeze(-1), BAD, [2.0, 2, 2, 5, 5, 5]),
+            changed(series, BAD, torch.tensor([-1.0, -1, 0, 0, 1, 1])[:, None]),  # nothing rounds
+            changed(partner + scores(series, 1).squeeze(-1), BAD, [1.0, 1, 2, 2, 3, 3]),
             torch.ones(ROWS),
         ),
         cured_by=("safe_atanh",),

@@ -114,6 +114,7 @@ def test_dead_query_compiled_and_exported(kind):
     torch.testing.assert_close(torch.export.export(Module(), given).module()(*given), expected)
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_dead_query_by_vmap():
     q, k, v = qkv()
     mask = dead_mask("bool")
