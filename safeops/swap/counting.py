@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .._route import transforms_active
+from .._where import RunningModule, eagerly, user_frame
 from . import functions
 from ._text import columns
 from .calls import Function
 from .table import Table, public_name_of
-
-_OUTSIDE = "(outside the model)"
-_HERE = str(Path(__file__).parents[1])
-_TORCH = str(Path(torch.__file__).parent)
 
 
 @dataclass
@@ -88,50 +82,19 @@ class GuardedReport:
 @contextmanager
 def counted(model: nn.Module) -> Iterator[GuardedReport]:
     """Every safe_mode that is entered in this block counts."""
-    report, where = GuardedReport(), _Where(model)
+    report, where = GuardedReport(), RunningModule(model)
     functions.watch(lambda table: _Counting(table, report, where))
     try:
-        with where, _eagerly():
+        with where, eagerly():
             yield report
     finally:
         functions.watch(None)
 
 
-def _eagerly() -> AbstractContextManager:
-    """Compiled functions run as they were written, if anything was compiled."""
-    if "torch._dynamo" not in sys.modules:
-        return nullcontext()
-    return torch.compiler.set_stance("force_eager")
-
-
-class _Where:
-    """The module that is running, by its name in the model."""
-
-    def __init__(self, model: nn.Module):
-        self.names = {module: name for name, module in model.named_modules()}
-        self.running = [_OUTSIDE]
-
-    def __enter__(self) -> None:
-        self.hooks = [
-            torch_module.register_module_forward_pre_hook(self._enter),
-            torch_module.register_module_forward_hook(self._leave, always_call=True),
-        ]
-
-    def __exit__(self, *error: object) -> None:
-        for hook in self.hooks:
-            hook.remove()
-
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        self.running.append(self.names.get(module, self.running[-1]))
-
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.running.pop()
-
-
 class _Counting(functions.SafeMode):
     """safe_mode that compares."""
 
-    def __init__(self, table: Table, report: GuardedReport, where: _Where):
+    def __init__(self, table: Table, report: GuardedReport, where: RunningModule):
         super().__init__(table)
         self.report, self.where = report, where
 
@@ -150,7 +113,7 @@ class _Counting(functions.SafeMode):
         except (RuntimeError, NotImplementedError):  # of tensors without data, or nested
             counts = (0, 0, 0)
         op = public_name_of(func)
-        self.report.add(op, self.where.running[-1], _source(), counts)
+        self.report.add(op, self.where.name, _source(), counts)
         return result
 
 
@@ -205,8 +168,6 @@ def _twin(value: Any) -> Any:
 
 
 def _source() -> str:
-    """The line that called: the innermost one outside torch and safeops."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_HERE, _TORCH)):
-        frame = frame.f_back
+    """The line that called."""
+    frame = user_frame()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""

@@ -1,0 +1,84 @@
+"""Where a program is: the module that is running, the line of the user's that called."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+OUTSIDE = "(outside the model)"
+_LIBRARIES = tuple(str(Path(file).parent) + os.sep for file in (__file__, torch.__file__))
+
+
+class RunningModule:
+    """A context that knows which module of a model is running in this thread, by its name."""
+
+    def __init__(self, model: nn.Module):
+        self.model, self.begun = model, 0  # forwards of the model
+        self.names = {module: plain_path(name) for name, module in model.named_modules()}
+        self.running = [OUTSIDE]
+
+    @property
+    def name(self) -> str:
+        return self.running[-1]
+
+    def __enter__(self) -> None:
+        self.thread = threading.get_ident()
+        enter = torch_module.register_module_forward_pre_hook(self._enter)
+        leave = torch_module.register_module_forward_hook(self._leave, always_call=True)
+        with ExitStack() as stack:
+            stack.callback(enter.remove)
+            stack.callback(leave.remove)
+            if any(type(module).__name__ == "OptimizedModule" for module in self.names):
+                stack.enter_context(warnings.catch_warnings())
+                warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are")
+            self.within = stack.pop_all()
+
+    def __exit__(self, *error: object) -> None:
+        self.within.close()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if threading.get_ident() == self.thread:
+            self.begun += module is self.model
+            self.running.append(self.names.get(module, self.running[-1]))
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if threading.get_ident() == self.thread and len(self.running) > 1:
+            self.running.pop()
+
+
+def plain_path(name: str) -> str:
+    """Of a module or parameter, the same if the model is compiled."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame outside torch and safeops."""
+    return caller()[0]
+
+
+def caller() -> tuple[FrameType | None, tuple[str, ...]]:
+    """The innermost frame outside torch and safeops, and the functions that it called to be here,
+    the outermost last."""
+    frame: FrameType | None = sys._getframe(1)
+    within = []
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        within.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return frame, tuple(within)
+
+
+def eagerly() -> AbstractContextManager:
+    """Compiled functions run as they were written, if anything was compiled."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")

@@ -1,0 +1,153 @@
+"""What was found: one operation, where it is, what went in, and what to do."""
+
+from __future__ import annotations
+
+import linecache
+import math
+from dataclasses import asdict, dataclass
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Source(NamedTuple):
+    """A line of code."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.file else ""
+
+
+class Counts(NamedTuple):
+    """Of the elements of a result."""
+
+    nan: int
+    posinf: int
+    neginf: int
+    numel: int
+
+    def __str__(self) -> str:
+        pairs = (self.nan, "nan"), (self.posinf, "inf"), (self.neginf, "-inf")
+        found = ", ".join(f"{count} {name}" for count, name in pairs if count)
+        return f"{found} of {self.numel}"
+
+
+@dataclass(frozen=True)
+class TensorSummary:
+    """What went into an operation. min and max are those of the finite elements, NaN if there are
+    none; name is the operation's word for it, with that of the parameter or buffer it is."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    min: float
+    max: float
+    zeros: int
+    nan: int
+    posinf: int
+    neginf: int
+
+    def __str__(self) -> str:
+        bad = Counts(self.nan, self.posinf, self.neginf, math.prod(self.shape))
+        odd = f", {bad}" if self.nan + self.posinf + self.neginf else ""
+        zeros = f", {self.zeros} zeros" if self.zeros else ""
+        shape = list(self.shape)
+        return f"{self.name}: {self.dtype}{shape} in [{self.min:.4g}, {self.max:.4g}]{zeros}{odd}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The operation that made the first NaN or infinity of a chain.
+
+    op: torch's name for it, such as ``div`` or, backward, ``DivBackward0``.
+    direction: "forward", "backward" or "optimizer".
+    module: the dotted path of the module that ran it, "" for the model itself; of a backward
+        operation the module of its forward. parameter: the one concerned, or "".
+    source: the innermost line outside torch and safeops; of a backward operation that of its
+        forward.
+    cause: one of `safeops.diagnose.CAUSES`. remedy: the call that prevents it.
+    inputs: TensorSummary of each; backward, incoming gradients and what the forward saved.
+    counts: NaN, inf and -inf in the result, and its size; index: where the first of them is.
+    step: how many forwards of the model ended before. rank: of this process, None without
+        torch.distributed.
+    """
+
+    op: str
+    direction: str
+    module: str
+    source: Source
+    cause: str
+    remedy: str
+    inputs: tuple[TensorSummary, ...]
+    counts: Counts
+    index: tuple[int, ...]
+    parameter: str = ""
+    step: int = 0
+    rank: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain Python values, for JSON; NaN and infinities stay floats."""
+        named = {"source": self.source._asdict(), "counts": self.counts._asdict()}
+        return asdict(self) | named | {"index": list(self.index)}
+
+    def __str__(self) -> str:
+        at = [self.module or "the model"]
+        at += [f"parameter {self.parameter}"] if self.parameter else []
+        at += (
+            [f"step {self.step}"]
+            if self.rank is None
+            else [f"step {self.step} of rank {self.rank}"]
+        )
+        lines = [
+            f"{self.cause}: {self.op} ({self.direction}) in {', '.join(at)}",
+            f"  {self.source}: {self.source.text}",
+            f"  out: {self.counts}, first at {list(self.index)}",
+            *(f"  in:  {one}" for one in self.inputs),
+            f"  {self.remedy}",
+        ]
+        return "\n".join(lines)
+
+
+def source_of(frame: FrameType | None) -> Source:
+    return Source("", 0, "") if frame is None else line_of(frame.f_code.co_filename, frame.f_lineno)
+
+
+def line_of(file: str, line: int) -> Source:
+    return Source(file, line, linecache.getline(file, line).strip())
+
+
+def counts_of(tensor: Tensor) -> Counts:
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    nan, posinf, neginf = (
+        int(kind(real).sum()) for kind in (torch.isnan, torch.isposinf, torch.isneginf)
+    )
+    return Counts(nan, posinf, neginf, tensor.numel())
+
+
+def first_index(tensor: Tensor) -> tuple[int, ...]:
+    """Of the first element that is not finite."""
+    place = int((~torch.isfinite(tensor)).reshape(-1).int().argmax())
+    return tuple(int(i) for i in torch.unravel_index(torch.tensor(place), tensor.shape))
+
+
+def summary_of(name: str, tensor: Tensor) -> TensorSummary:
+    counts = counts_of(tensor)
+    finite = tensor[torch.isfinite(tensor)]
+    finite = finite.abs() if finite.is_complex() else finite
+    least, most = (float(end) for end in finite.aminmax()) if finite.numel() else (math.nan,) * 2
+    return TensorSummary(
+        name=name,
+        shape=tuple(tensor.shape),
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        min=least,
+        max=most,
+        zeros=int((tensor == 0).sum()),
+        nan=counts.nan,
+        posinf=counts.posinf,
+        neginf=counts.neginf,
+    )
