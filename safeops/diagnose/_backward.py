@@ -54,7 +54,7 @@ class NodeEvent(NamedTuple):
         if self.came_in:
             (bad, *_) = filter(_is_bad, self.incoming)
             overflow = _causes.overflow_of(bad.dtype, _causes.EXPLODING)
-            return overflow if self.summed else _causes.GRADIENT
+            return overflow if self.summed and _overflowed(bad) else _causes.GRADIENT
         found = _causes.backward_cause(_causes.plain_name(self.op), self.saved())
         return found or _causes.overflow_of(self.gradients[0].dtype, _causes.EXPLODING)
 
@@ -129,6 +129,13 @@ def _node_of(output: Any) -> Any:
     """Of a tensor or a GradientEdge."""
     edge = torch.autograd.graph.get_gradient_edge(output) if isinstance(output, Tensor) else output
     return edge.node
+
+
+def _overflowed(total: Tensor) -> bool:
+    """Whether a sum of finite gradients can be this: no NaN, and the rest is large too."""
+    finite = total[torch.isfinite(total)].abs()
+    large = finite.numel() == 0 or float(finite.max()) > torch.finfo(total.dtype).max ** 0.5
+    return large and not bool(total.isnan().any())
 
 
 def _is_bad(gradient: Any) -> bool:

@@ -26,6 +26,7 @@ SINGULAR = "singular matrix"
 UNDEFINED = "inf - inf or 0 * inf"
 INPUT = "bad input"
 WEIGHT = "bad weight"
+STATE = "bad optimizer state"
 GRADIENT = "bad gradient"
 CONSTANT = "constant that is not finite"
 MEMORY = "uninitialised memory"
@@ -40,6 +41,7 @@ _GENERAL = {
     UNDEFINED: "keep infinities out of products and differences: mask with torch.where",
     INPUT: "clean the data: safeops.audit(model, batch=batch) says where",
     WEIGHT: "load or initialise it again; safeops.audit(model) lists all that are bad",
+    STATE: "make the optimizer again; safeops.audit(model, optimizer) lists all that is bad",
     GRADIENT: "look at the hooks on this tensor, and at the gradient given to backward()",
     CONSTANT: "write a finite number; allow=(op,) if it is meant",
     MEMORY: "fill what torch.empty gives before it is read",

@@ -38,10 +38,10 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._note(node if backward else None)
         if backward or facts.passes:
             return func(*args, **kwargs)
-        before = _kept(func, facts, args, kwargs)
+        call = _Call(func, facts, args, kwargs)
         result = func(*args, **kwargs)
         self.detection.operations += 1
-        self._read(func, facts, args, kwargs, before, result)
+        self._read(call, tensors_in(result))
         return result
 
     def _note(self, node: Any) -> None:
@@ -53,28 +53,49 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made = scene.place() if node is None else scene.nodes.get(node._sequence_nr())
             scene.nodes[newest] = made
 
-    def _read(
-        self,
-        func: Any,
-        facts: Facts,
-        args: tuple,
-        kwargs: dict[str, Any],
-        before: dict[str, Any],
-        result: Any,
-    ) -> None:
-        names = [func._schema.arguments[place].name for place in facts.written]
-        written = [t for i in facts.written for t in tensors_in(argument(func, i, args, kwargs))]
-        results = tensors_in(result)[: 1 if facts.keeps else None]
+    def _read(self, call: _Call, results: list[Tensor]) -> None:
+        written = call.written()
+        results = results[:1] if call.facts.keeps else results
         bad = [tensor for tensor in _distinct(results + written) if is_bad(tensor)]
         if bad:
-            unknown = frozenset(name for name in names if name not in before)
-            given = dict(arguments(func, args, kwargs))
-            self.detection.judge(Event(facts.name, given, before, unknown, bad))
+            self.detection.judge(call.event(bad))
         else:
             for tensor in written:
                 self.detection.scene.taints.overwritten(tensor)
-        if facts.name == "_amp_update_scale_":
-            self.detection.step_is_over(skipped=bool(args[2].item()), scale=args[0])
+        if call.facts.name == "_amp_update_scale_":
+            scale, found_inf = call.args[0], call.args[2]
+            self.detection.step_is_over(skipped=bool(found_inf.item()), scale=scale)
+
+
+class _Call:
+    """An operation that is about to run. Of what it will write, copies where a gradient is wanted;
+    an optimizer writes all weights, and of those it is known only whether they are finite."""
+
+    def __init__(self, func: Any, facts: Facts, args: tuple, kwargs: dict[str, Any]):
+        self.func, self.facts, self.args, self.kwargs = func, facts, args, kwargs
+        self.before: dict[str, Tensor] = {}
+        self.overwritten: dict[str, list[tuple[Tensor, bool]]] = {}
+        for place in () if facts.name in _OVERWRITE else facts.written:
+            value = argument(func, place, args, kwargs)
+            name = func._schema.arguments[place].name
+            if isinstance(value, Tensor) and torch.is_grad_enabled():
+                self.before[name] = value.detach().clone()
+            else:
+                self.overwritten[name] = [(tensor, is_bad(tensor)) for tensor in tensors_in(value)]
+
+    def written(self) -> list[Tensor]:
+        places = self.facts.written
+        return [t for i in places for t in tensors_in(argument(self.func, i, *self.given))]
+
+    @property
+    def given(self) -> tuple[tuple, dict[str, Any]]:
+        return self.args, self.kwargs
+
+    def event(self, bad: list[Tensor]) -> Event:
+        written = [self.func._schema.arguments[place].name for place in self.facts.written]
+        lost = [name for name in written if name not in self.before]
+        known = {k: v for k, v in arguments(self.func, *self.given) if k not in lost}
+        return Event(self.facts.name, known, self.before, self.overwritten, bad)
 
 
 def _next_node() -> int:
@@ -84,19 +105,6 @@ def _next_node() -> int:
 
 def _distinct(tensors: list[Tensor]) -> list[Tensor]:
     return list({id(tensor): tensor for tensor in tensors}.values())
-
-
-def _kept(func: Any, facts: Facts, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Copies of what is written, where a gradient is wanted: an optimizer writes all weights."""
-    if not facts.written or facts.name in _OVERWRITE or not torch.is_grad_enabled():
-        return {}
-    written = [func._schema.arguments[place].name for place in facts.written]
-    given = dict(arguments(func, args, kwargs))
-    return {
-        name: given[name].detach().clone()
-        for name in written
-        if isinstance(given.get(name), Tensor) and name != "out"
-    }
 
 
 def runs_forward_again() -> bool:

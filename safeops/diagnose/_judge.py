@@ -15,7 +15,21 @@ from ._taints import MEANT, TOLD, Origin, Taints
 
 # Infinities may be meant, as in masks: these take them without harm, and hand them on.
 _QUIET = {
-    *("abs", "add", "sub", "rsub", "neg", "relu", "hardtanh", "triu", "tril", "topk", "sort"),
+    *(
+        "abs",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "rsub",
+        "neg",
+        "relu",
+        "hardtanh",
+        "triu",
+        "tril",
+        "topk",
+        "sort",
+    ),
     *("maximum", "minimum", "max", "min", "amax", "amin", "clamp", "clamp_min", "clamp_max"),
     *("cummax", "cummin", "logsumexp", "logaddexp", "logcumsumexp", "log_softmax", "softmax"),
     *("where", "masked_fill", "masked_scatter", "scatter", "scatter_reduce", "index_put"),
@@ -31,25 +45,26 @@ _FILLS = _QUIET | {"full", "full_like", "new_full", "fill", "scalar_tensor"}
 
 class Given(NamedTuple):
     """An input. value: as it was before the operation, None if that was not kept. memory: the
-    tensor itself."""
+    tensor itself. bad: whether it was not finite before."""
 
     name: str
     place: int
     value: Tensor | None
     memory: Tensor
+    bad: bool
 
 
 class Event(NamedTuple):
     """An operation and what of its result is not finite.
 
-    arguments: by name. before: copies of those that it wrote; unknown: the names of the others
-    that it wrote.
+    arguments: by name, without those that it wrote and of which nothing is known. before: copies
+    of those that it wrote; overwritten: the others, by name, and whether they were bad before.
     """
 
     op: str
     arguments: dict[str, Any]
     before: dict[str, Tensor]
-    unknown: frozenset[str]
+    overwritten: dict[str, list[tuple[Tensor, bool]]]
     results: list[Tensor]
 
     @property
@@ -58,23 +73,28 @@ class Event(NamedTuple):
 
     def given(self) -> list[Given]:
         """All tensors that went in."""
-        return [
-            Given(name, i, None if name in self.unknown else self.before.get(name, t), t)
+        lost = [
+            Given(name, i, None, t, bad)
+            for name, tensors in self.overwritten.items()
+            for i, (t, bad) in enumerate(tensors)
+        ]
+        seen = [
+            (name, i, self.before.get(name, t), t)
             for name, value in self.arguments.items()
             for i, t in enumerate(tensors_in(value))
         ]
+        return lost + [Given(*one, is_bad(one[2])) for one in seen]
 
     def cause(self) -> str:
         """If it is the operation itself."""
         found = _causes.forward_cause(self.name, self.arguments | self.before, self.results[0])
         return found or _causes.overflow_of(self.results[0].dtype)
 
-    def constants(self) -> bool:
-        """Whether a number that is given is not finite."""
-        return any(
-            isinstance(value, float) and not math.isfinite(value)
-            for value in self.arguments.values()
-        )
+    def is_fill(self) -> bool:
+        """Whether it writes a number that is not finite."""
+        values = self.arguments.values()
+        given = any(isinstance(value, float) and not math.isfinite(value) for value in values)
+        return given and self.name in _FILLS
 
     def aside(self) -> bool:
         """Whether, while a graph is made, this is no part of it."""
@@ -103,36 +123,33 @@ def verdict_on(event: Event, taints: Taints, outside_as: _Outside) -> Verdict:
         return Verdict(False, TOLD)
     if not found:
         return _made(event)
-    outside = next((origin for origin in found if origin is not MEANT), None)
+    blamed = min(found, key=lambda origin: (origin.meant, origin is MEANT))
     if event.name in _COPIES or (_takes_infinities(event) and not event.holds_nan()):
-        return Verdict(False, outside or MEANT)
-    if event.holds_nan() and (outside is None or _hides_a_row(event)):
+        return Verdict(False, blamed)
+    if event.holds_nan() and (blamed.meant or _hides_a_row(event)):
         return MADE
-    return Verdict(False, MEANT) if outside is None else Verdict(True, outside)
+    return Verdict(blamed is not MEANT, blamed)
 
 
 def origin_of(given: Given, taints: Taints, outside_as: _Outside) -> Origin | None:
     """Of what is not finite in an input; None if it is finite."""
-    if given.value is None or not is_bad(given.value):
-        return taints.get(given.memory) if given.value is None else None
-    return taints.get(given.memory) or outside_as(given.memory)
+    return (taints.get(given.memory) or outside_as(given.memory)) if given.bad else None
 
 
 def _made(event: Event) -> Verdict:
     """Of finite inputs. What no gradient goes through is told only if something is made of it:
     infinities of positions and masks, numbers that stand for what is missing."""
-    has_nan, constants = event.holds_nan(), event.constants()
-    if event.name in _FILLS and constants:
-        return MADE_ASIDE if has_nan else Verdict(False, MEANT)
+    if event.is_fill():
+        return MADE_ASIDE
     if event.name == "log" and _is_mask(event.arguments["self"]):
         return Verdict(False, MEANT)
-    return MADE_ASIDE if event.aside() and not has_nan else MADE
+    return MADE_ASIDE if event.aside() and not event.holds_nan() else MADE
 
 
 def _takes_infinities(event: Event) -> bool:
     """Without harm: in masks, and in what no gradient goes through."""
     if event.name in _BIASED:
-        return all(given.name == "self" for given in event.given() if is_bad(given.memory))
+        return all(given.name == "self" for given in event.given() if given.bad)
     return event.name in _QUIET or event.aside()
 
 

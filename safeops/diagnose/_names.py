@@ -36,9 +36,6 @@ class Names:
         """By address."""
         return {address(tensor): known for tensor, known in self._all()}
 
-    def bad(self, is_bad: Any) -> Iterator[tuple[Tensor, Known]]:
-        return ((tensor, known) for tensor, known in self._all() if is_bad(tensor))
-
     def _all(self) -> Iterator[tuple[Tensor, Known]]:
         named = {plain_path(name): one for name, one in self.model.named_parameters()}
         for name, buffer in self.model.named_buffers():

@@ -15,7 +15,7 @@ from ._forward import first_of
 from ._judge import Event, Given
 from ._names import Known, Names
 from ._operations import is_bad, values_of
-from ._taints import MEANT, Origin, Taints, address
+from ._taints import TOLD, Origin, Taints, address
 
 _SHOWN = 8  # inputs of a finding
 
@@ -38,22 +38,31 @@ class Scene:
     def __init__(self, model: nn.Module):
         self.taints, self.names, self.where = Taints(), Names(model), RunningModule(model)
         self.nodes: dict[int, Place | None] = {}  # of the graph, by their number
+        self._constants: dict[tuple[str, Place], Origin] = {}
 
     def place(self) -> Place:
         frame, within = caller()
         file, line = ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
         return Place(file, line, self.where.name, within)
 
+    @property
+    def step(self) -> int:
+        """How many forwards of the model are over."""
+        return max(self.where.begun - 1, 0)
+
     def outside(self, tensor: Tensor) -> Origin:
         """The origin of what is not finite and comes from nothing that was read."""
         known = self.names.table().get(address(tensor))
         return Origin(_causes.INPUT) if known is None else _outside(known)
 
-    def taint_what_is_bad(self, *kinds: str) -> None:
-        """Before anything runs. Infinities in a buffer may be a mask."""
-        for tensor, known in self.names.bad(is_bad):
-            if known.kind in kinds and (known.kind != "buffer" or bool(tensor.isnan().any())):
-                self.taints.put(tensor, _outside(known))
+    def made_aside(self, event: Event) -> Origin:
+        """With the finding, should something be made of it. Masks are filled again and again."""
+        key = event.op, self.place()
+        if not event.is_fill() or key not in self._constants:
+            finding = self.finding(event, None)
+            meant = event.is_fill() and not event.holds_nan()
+            self._constants[key] = Origin(finding.cause, finding=finding, meant=meant)
+        return self._constants[key]
 
     def finding(self, event: Event, origin: Origin | None) -> Finding:
         """Of a forward or an optimizer's step; origin: what is to blame, None for the operation."""
@@ -76,7 +85,7 @@ class Scene:
     def follows(self, event: NodeEvent) -> bool:
         """Whether what the forward kept was bad before."""
         saved = event.saved_tensors().values()
-        return any(is_bad(t) and self.taints.get(t) is not MEANT for t in saved)
+        return any(is_bad(t) and not (self.taints.get(t) or TOLD).meant for t in saved)
 
     def node_finding(self, event: NodeEvent) -> Finding:
         """Of a backward."""
@@ -115,7 +124,7 @@ class Scene:
             counts=counts_of(result),
             index=first_index(result),
             parameter=parameter,
-            step=max(self.where.begun - 1, 0),
+            step=self.step,
             rank=rank(),
         )
 
@@ -130,7 +139,7 @@ def rank() -> int | None:
 def _outside(known: Known) -> Origin:
     if known.kind == "gradient":
         return Origin(_causes.GRADIENT if rank() is None else _causes.RANK, known.name)
-    return Origin(_causes.WEIGHT, known.name)
+    return Origin(_causes.STATE if known.kind == "state" else _causes.WEIGHT, known.name)
 
 
 def _named(name: str, known: Known | None) -> str:

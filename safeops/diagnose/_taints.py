@@ -19,15 +19,16 @@ _MANY = 10_000
 @dataclass(frozen=True)
 class Origin:
     """Where a NaN or an infinity comes from. cause, name: of what came from outside. finding: what
-    to tell, once something is made of it."""
+    to tell, once something is made of it. meant: infinities that were written, as in masks."""
 
     cause: str = ""
     name: str = ""
     finding: Finding | None = None
+    meant: bool = False
 
 
-TOLD = Origin("told")  # a finding says it, or one from which it follows
-MEANT = Origin("meant")  # infinities that were written on purpose
+TOLD = Origin()  # a finding says it, or one from which it follows
+MEANT = Origin(meant=True)
 
 
 class Taints:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,7 +65,6 @@ class Detection(Report):
         if self._active is not None:
             raise RuntimeError("detect: this one is entered already; call detect(model) again")
         self.scene = Scene(self._model)
-        self.scene.taint_what_is_bad("parameter", "gradient", "buffer")
         with ExitStack() as stack:
             stack.enter_context(self.scene.where)
             stack.enter_context(eagerly())
@@ -84,7 +84,6 @@ class Detection(Report):
         names = self.scene.names
         if not any(known is optimizer for known in names.optimizers):
             names.optimizers.append(optimizer)
-            self.scene.taint_what_is_bad("state")
 
     def judge(self, event: Event) -> None:
         """What is not finite in a result was made, came in, or is meant."""
@@ -92,12 +91,13 @@ class Detection(Report):
         verdict = verdict_on(event, scene.taints, scene.outside)
         origin = verdict.origin
         if verdict.accused:
-            finding = origin.finding if origin else None
-            told = self._tell(finding or scene.finding(event, origin))
+            aside = origin.finding if origin else None
+            told = self._tell(
+                replace(aside, step=scene.step) if aside else scene.finding(event, origin)
+            )
             self._remember(event, TOLD if told else MEANT, inputs=origin is not None)
         elif origin is None:
-            finding = scene.finding(event, None)
-            self._remember(event, Origin(finding.cause, finding=finding))
+            self._remember(event, scene.made_aside(event))
         else:
             self._remember(event, origin)
 
@@ -105,7 +105,8 @@ class Detection(Report):
         """Of the result; of the inputs that are to blame for it, too."""
         scene = self.scene
         for given in event.given() if inputs else ():
-            if origin_of(given, scene.taints, scene.outside) not in (None, MEANT):
+            blamed = origin_of(given, scene.taints, scene.outside)
+            if blamed is not None and not blamed.meant:
                 scene.taints.put(given.memory, origin)
         for tensor in event.results:
             scene.taints.put(tensor, origin)
