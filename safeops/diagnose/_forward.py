@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._judge import Event
-from ._operations import Facts, argument, arguments, facts_of, is_bad, tensors_in
+from ._operations import Facts, argument, arguments, facts_of, is_bad, local, tensors_in, values_of
 
 if TYPE_CHECKING:
     from .detect import Detection
@@ -79,9 +79,10 @@ class _Call:
             value = argument(func, place, args, kwargs)
             name = func._schema.arguments[place].name
             if isinstance(value, Tensor) and torch.is_grad_enabled():
-                self.before[name] = value.detach().clone()
+                self.before[name] = values_of(value).detach().clone()
             else:
-                self.overwritten[name] = [(tensor, is_bad(tensor)) for tensor in tensors_in(value)]
+                tensors = tensors_in(local(value))
+                self.overwritten[name] = [(tensor, is_bad(tensor)) for tensor in tensors]
 
     def written(self) -> list[Tensor]:
         places = self.facts.written
@@ -94,8 +95,12 @@ class _Call:
     def event(self, bad: list[Tensor]) -> Event:
         written = [self.func._schema.arguments[place].name for place in self.facts.written]
         lost = [name for name in written if name not in self.before]
-        known = {k: v for k, v in arguments(self.func, *self.given) if k not in lost}
-        return Event(self.facts.name, known, self.before, self.overwritten, bad)
+        given = dict(arguments(self.func, *self.given))
+        traced = any(
+            tensor.requires_grad for value in given.values() for tensor in tensors_in(value)
+        )
+        known = {name: local(value) for name, value in given.items() if name not in lost}
+        return Event(self.facts.name, known, self.before, self.overwritten, local(bad), traced)
 
 
 def _next_node() -> int:

@@ -39,6 +39,7 @@ _COPIES = {
     *("index", "index_select", "index_copy", "unsafe_index", "gather", "take", "embedding"),
     *("repeat_interleave", "constant_pad_nd", "unsafe_view", "view_copy"),
 }
+_UNNAMED = Origin(_causes.INPUT)  # it may have become a gradient since
 _BIASED = {"baddbmm", "addmm", "addbmm"}  # which add a mask to a product
 _FILLS = _QUIET | {"full", "full_like", "new_full", "fill", "scalar_tensor"}
 
@@ -59,6 +60,7 @@ class Event(NamedTuple):
 
     arguments: by name, without those that it wrote and of which nothing is known. before: copies
     of those that it wrote; overwritten: the others, by name, and whether they were bad before.
+    traced: whether a gradient goes through it.
     """
 
     op: str
@@ -66,6 +68,7 @@ class Event(NamedTuple):
     before: dict[str, Tensor]
     overwritten: dict[str, list[tuple[Tensor, bool]]]
     results: list[Tensor]
+    traced: bool
 
     @property
     def name(self) -> str:
@@ -98,8 +101,7 @@ class Event(NamedTuple):
 
     def aside(self) -> bool:
         """Whether, while a graph is made, this is no part of it."""
-        wanted = any(given.memory.requires_grad for given in self.given())
-        return torch.is_grad_enabled() and not wanted
+        return torch.is_grad_enabled() and not self.traced
 
     def holds_nan(self) -> bool:
         return any(bool(tensor.isnan().any()) for tensor in self.results)
@@ -133,7 +135,10 @@ def verdict_on(event: Event, taints: Taints, outside_as: _Outside) -> Verdict:
 
 def origin_of(given: Given, taints: Taints, outside_as: _Outside) -> Origin | None:
     """Of what is not finite in an input; None if it is finite."""
-    return (taints.get(given.memory) or outside_as(given.memory)) if given.bad else None
+    if not given.bad:
+        return None
+    known = taints.get(given.memory)
+    return outside_as(given.memory) if known is None or known == _UNNAMED else known
 
 
 def _made(event: Event) -> Verdict:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .._where import plain_path
+from ._operations import values_of
 from ._taints import address
 
 
@@ -32,9 +33,19 @@ class Names:
         self.model = model
         self.optimizers: list[torch.optim.Optimizer] = []
 
-    def table(self) -> dict[int, Known]:
-        """By address."""
-        return {address(tensor): known for tensor, known in self._all()}
+    def look_up(self) -> Callable[[Tensor], Known | None]:
+        """What a tensor is now; of several in one storage the one that it lies in."""
+        found: dict[int, list[tuple[range, Known]]] = {}
+        for tensor, known in self._all():
+            found.setdefault(address(tensor), []).append((_extent(tensor), known))
+
+        def what_is(tensor: Tensor) -> Known | None:
+            start = values_of(tensor).storage_offset() if found.get(address(tensor)) else 0
+            return next(
+                (k for extent, k in found.get(address(tensor), ()) if start in extent), None
+            )
+
+        return what_is
 
     def _all(self) -> Iterator[tuple[Tensor, Known]]:
         named = {plain_path(name): one for name, one in self.model.named_parameters()}
@@ -47,6 +58,13 @@ class Names:
             if parameter.grad is not None:
                 yield parameter.grad, Known("gradient", name)
             yield parameter, Known("parameter", name)
+
+
+def _extent(tensor: Tensor) -> range:
+    """The places of its elements in its storage."""
+    tensor = values_of(tensor)
+    last = sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return range(tensor.storage_offset(), tensor.storage_offset() + last + 1)
 
 
 def _states(

@@ -75,6 +75,13 @@ def values_of(tensor: Tensor) -> Tensor:
     return tensor._values() if tensor.layout is torch.sparse_coo else tensor
 
 
+def local(value: Any) -> Any:
+    """The same with all tensors as memory that can be read."""
+    if isinstance(value, Tensor):
+        return values_of(value)
+    return [local(part) for part in value] if isinstance(value, (tuple, list)) else value
+
+
 def is_bad(tensor: Tensor) -> bool:
     """Whether it holds a NaN or an infinity; no, where its values cannot be read."""
     if not (tensor.is_floating_point() or tensor.is_complex()):

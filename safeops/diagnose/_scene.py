@@ -15,7 +15,7 @@ from ._forward import first_of
 from ._judge import Event, Given
 from ._names import Known, Names
 from ._operations import is_bad, values_of
-from ._taints import TOLD, Origin, Taints, address
+from ._taints import TOLD, Origin, Taints
 
 _SHOWN = 8  # inputs of a finding
 
@@ -52,7 +52,7 @@ class Scene:
 
     def outside(self, tensor: Tensor) -> Origin:
         """The origin of what is not finite and comes from nothing that was read."""
-        known = self.names.table().get(address(tensor))
+        known = self.names.look_up()(tensor)
         return Origin(_causes.INPUT) if known is None else _outside(known)
 
     def made_aside(self, event: Event) -> Origin:
@@ -66,8 +66,8 @@ class Scene:
 
     def finding(self, event: Event, origin: Origin | None) -> Finding:
         """Of a forward or an optimizer's step; origin: what is to blame, None for the operation."""
-        known, inputs = self.names.table(), _beside(event)
-        names = [known.get(address(given.memory)) for given in inputs]
+        inputs = _beside(event)
+        names = list(map(self.names.look_up(), (given.memory for given in inputs)))
         parameter, place = origin.name if origin else "", self.place()
         direction = "forward"
         if _is_step([one.kind for one in names if one]):
@@ -89,16 +89,16 @@ class Scene:
 
     def node_finding(self, event: NodeEvent) -> Finding:
         """Of a backward."""
-        known, parameter = self.names.table(), ""
+        what_is, parameter = self.names.look_up(), ""
         place = self.nodes.get(event.node._sequence_nr())
         if event.leaf is not None:
-            owner = known.get(address(event.leaf))
+            owner = what_is(event.leaf)
             parameter = owner.name if owner else ""
         if place is None:
             place = self.place().in_module_of(parameter)
         inputs = [("grad", t) for t in event.incoming if isinstance(t, Tensor)]
         inputs += event.saved_tensors().items()
-        summaries = [summary_of(_named(n, known.get(address(t))), values_of(t)) for n, t in inputs]
+        summaries = [summary_of(_named(n, what_is(t)), values_of(t)) for n, t in inputs]
         cause = event.cause()
         return self._made(event.op, "backward", place, cause, event.gradients, summaries, parameter)
 
