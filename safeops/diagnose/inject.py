@@ -155,7 +155,7 @@ class Injection:
     def _write(self, tensor: Tensor | None) -> None:
         """Past autograd, which may still need the tensor of before, and past what watches the ops:
         it shall find the number, not the hand that wrote it."""
-        if tensor is None or self.fired is not None:
+        if tensor is None:
             return
         with torch.no_grad(), _disable_current_modes():
             data = cast(Any, tensor).to_local() if is_sharded(tensor) else tensor.data
@@ -215,8 +215,7 @@ class Injection:
 
         @functools.wraps(inner)
         def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            output = inner(self, *args, **kwargs)
-            return act(output) if self is module else output
+            return act(inner(self, *args, **kwargs))
 
         vars(forward).update(fault=self, own=vars(module).get("forward"))
         module.forward = types.MethodType(forward, module)  # copied and pickled like any method
