@@ -5,7 +5,6 @@ from __future__ import annotations
 import linecache
 import math
 from dataclasses import asdict, dataclass
-from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -95,26 +94,24 @@ class Finding:
         named = {"source": self.source._asdict(), "counts": self.counts._asdict()}
         return asdict(self) | named | {"index": list(self.index)}
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
         at = [self.module or "the model"]
         at += [f"parameter {self.parameter}"] if self.parameter else []
-        at += (
-            [f"step {self.step}"]
-            if self.rank is None
-            else [f"step {self.step} of rank {self.rank}"]
-        )
+        at += [f"step {self.step}"]
+        at += [] if self.rank is None else [f"rank {self.rank}"]
+        return f"{self.cause}: {self.op} ({self.direction}) in {', '.join(at)}"
+
+    def details(self) -> str:
         lines = [
-            f"{self.cause}: {self.op} ({self.direction}) in {', '.join(at)}",
-            f"  {self.source}: {self.source.text}",
-            f"  out: {self.counts}, first at {list(self.index)}",
-            *(f"  in:  {one}" for one in self.inputs),
-            f"  {self.remedy}",
+            f"{self.source}: {self.source.text}",
+            f"out: {self.counts}, first at {list(self.index)}",
+            *(f"in:  {one}" for one in self.inputs),
+            f"do:  {self.remedy}",
         ]
-        return "\n".join(lines)
+        return "\n".join(f"  {line}" for line in lines)
 
-
-def source_of(frame: FrameType | None) -> Source:
-    return Source("", 0, "") if frame is None else line_of(frame.f_code.co_filename, frame.f_lineno)
+    def __str__(self) -> str:
+        return f"{self.summary()}\n{self.details()}"
 
 
 def line_of(file: str, line: int) -> Source:

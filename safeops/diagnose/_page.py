@@ -29,6 +29,8 @@ body { margin: 0 auto; max-width: 80rem; padding: 1.5rem; background: var(--page
   color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
 h1 { font-size: 1.5rem; margin: 0; }
 .summary { font-size: 1.1rem; margin: .3rem 0 1.5rem; overflow-wrap: anywhere; }
+pre { background: var(--head); border-radius: 8px; padding: .7rem 1rem; font-size: .85rem;
+  white-space: pre-wrap; overflow-wrap: anywhere; }
 figure { margin: 0 0 1.5rem; }
 figcaption { color: var(--soft); margin-bottom: .4rem; }
 .drawing { overflow-x: auto; background: #fff; border: 1px solid var(--line);
@@ -69,6 +71,7 @@ def page(report: Report, figures: Sequence[tuple[str, Figure]]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{title}</title><style>{_STYLE}</style></head><body>",
         f'<h1>{title}</h1><p class="summary">{escape(report.summary())}</p>',
+        f"<pre>{escape(report.details())}</pre>" if report.details() else "",
         *drawings,
         *(_table(report.columns(), rows) if rows else ()),
         f"<footer>safeops {escape(__version__)}, torch {escape(torch.__version__)}</footer>",

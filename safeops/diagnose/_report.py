@@ -46,6 +46,10 @@ class Report:
         """One line: the verdict and the counts."""
         raise NotImplementedError
 
+    def details(self) -> str:
+        """Some lines between the summary and the table."""
+        return ""
+
     def columns(self) -> Sequence[str]:
         """The head of the table."""
         raise NotImplementedError
@@ -82,8 +86,10 @@ class Report:
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         from rich.text import Text
 
-        rows = self.rows()
+        rows, details = self.rows(), self.details()
         yield Text(self.summary())
+        if details:
+            yield Text(details)
         if rows:
             yield _table(self.columns(), rows[:SHOWN], options.max_width)
         if len(rows) > SHOWN:

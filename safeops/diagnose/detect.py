@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,9 @@ from ._taints import MEANT, TOLD, Origin
 
 if TYPE_CHECKING:
     pass
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _KINDS = ("nan", "inf")
 _MOST = 1000  # findings that are kept
@@ -143,17 +146,20 @@ class Detection(Report):
             handled = f", {len(self.handled)} overflows of scaled gradients skipped"
             return f"{self.operations} operations, all finite" + handled * bool(self.handled)
         more = f"; {len(self.findings) - 1} more" * (len(self.findings) > 1)
-        first = self.first
-        module = first.module or "the model"
-        return f"{first.cause}: {first.op} ({first.direction}) in {module}, {first.source}{more}"
+        return f"{self.first.summary()}{more}"
+
+    def details(self) -> str:
+        return "" if self.first is None else self.first.details()
 
     def columns(self) -> Sequence[str]:
         return "cause", "op", "direction", "module", "source", "step", "result"
 
     def rows(self) -> Sequence[Sequence[object]]:
+        """Of all findings, if there are several."""
         return [
             (f.cause, f.op, f.direction, f.module or "(the model)", f.source, f.step, f.counts)
             for f in self.findings
+            if len(self.findings) > 1
         ]
 
     def to_dict(self) -> dict[str, Any]:
@@ -164,13 +170,10 @@ class Detection(Report):
             "operations": self.operations,
         }
 
-    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        from rich.text import Text
+    def figures(self) -> list[tuple[str, Figure]]:
+        from ._finding_figure import ranges
 
-        if self.first is not None:
-            yield Text(str(self.first))
-        if len(self.findings) != 1:
-            yield from super().__rich_console__(console, options)
+        return [ranges(self.first)] if self.first is not None else []
 
 
 def detect(
