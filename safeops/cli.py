@@ -1,8 +1,9 @@
-"""The safeops command: demo and doctor."""
+"""The safeops command: scan, demo and doctor."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +49,36 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--epochs", type=_count, default=30, help="default 30")
     demo.add_argument("--output", type=Path, default=Path(), metavar="DIR", help="for the plot")
     demo.add_argument("--no-plot", action="store_true", help="train only; needs no matplotlib")
+    _add_scan(commands)
     return parser
+
+
+def _add_scan(commands: argparse._SubParsersAction) -> None:
+    scan = commands.add_parser(
+        "scan",
+        help="find NaN, Inf and subnormals in .pt, .safetensors, .npy and .npz files",
+        description="Read every tensor of the files in chunks; nothing in them is run. The status "
+        "is 0 if all is finite, 1 if something is not, 2 if a file cannot be read.",
+    )
+    scan.add_argument("files", nargs="+", type=Path, metavar="FILE", help="or an *.index.json")
+    scan.add_argument("--all", action="store_true", help="list the healthy tensors, too")
+    scan.add_argument("--json", action="store_true", help="print JSON with every tensor")
+    scan.add_argument("--html", type=Path, metavar="PATH", help="write a page with a plot")
+
+
+def _scan(options: argparse.Namespace) -> int:
+    from .diagnose.scan import scan
+
+    report = scan(*options.files)
+    report.show_all = options.all
+    print(json.dumps(report.to_dict(), allow_nan=False) if options.json else report)
+    if options.html is not None:
+        try:
+            report.to_html(options.html)
+        except (OSError, ImportError) as error:
+            print(f"safeops scan: --html {options.html}: {error}", file=sys.stderr)
+            return 2
+    return 2 if report.errors else int(bool(report.bad))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -56,6 +86,8 @@ def _run(options: argparse.Namespace) -> int:
         from . import doctor
 
         return doctor.main()
+    if options.command == "scan":
+        return _scan(options)
     from . import demo
 
     return demo.main(options.seed, options.epochs, None if options.no_plot else options.output)

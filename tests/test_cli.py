@@ -1,5 +1,6 @@
 """The safeops command, and a doctor that notices what is broken."""
 
+import json
 import subprocess
 import sys
 
@@ -22,6 +23,7 @@ def test_no_command_prints_help(capsys):
     out = capsys.readouterr().out
     assert "demo" in out
     assert "doctor" in out
+    assert "scan" in out
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,8 @@ def test_no_command_prints_help(capsys):
         (["demo", "--seed", str(2**63)], "2^63"),
         (["demo", "--output", "/no/such/directory"], "existing directory"),
         (["doctor", "--fast"], "--fast"),
+        (["scan"], "FILE"),
+        (["scan", "--deep", "x.pt"], "--deep"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(argv, says, capsys):
@@ -167,6 +171,82 @@ def test_a_kernel_that_does_not_run_is_found(monkeypatch):
     for findings in found.values():
         assert len(findings) == 4
         assert "a reason" in findings[0]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A healthy file, a sick one and one that is no checkpoint."""
+    steady = torch.linspace(-1.0, 3.0, 5)
+    torch.save({"steady": steady, "step": torch.tensor(3)}, tmp_path / "good.pt")
+    torch.save({"steady": steady, "sick": torch.tensor([torch.nan, 2.0])}, tmp_path / "sick.pt")
+    (tmp_path / "photo.pt").write_bytes(b"\xff\xd8\xff\xe0" + bytes(100))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("names", "status", "says"),
+    [
+        (["good.pt"], 0, "2 tensors in 1 file, all finite"),
+        (["sick.pt"], 1, "1 of 2 tensors in 1 file not finite: 1 nan"),
+        (["photo.pt"], 2, "JPEG"),
+        (["missing.pt"], 2, "spelled"),
+        (["good.pt", "sick.pt"], 1, "sick.pt: sick"),
+        (["photo.pt", "sick.pt", "good.pt"], 2, "1 of 4 tensors in 3 files not finite: 1 nan; 1"),
+    ],
+)
+def test_scan_status_and_summary(names, status, says, files, monkeypatch, capsys):
+    monkeypatch.chdir(files)
+    assert cli.main(["scan", *names]) == status
+    captured = capsys.readouterr()
+    assert says in captured.out
+    assert "steady" not in captured.out
+    assert captured.err == ""
+
+
+def test_scan_lists_all(files, capsys):
+    assert cli.main(["scan", "--all", str(files / "sick.pt")]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[3:]] == ["steady", "sick"]
+
+
+def test_scan_lists_all_of_many(tmp_path, capsys):
+    torch.save([torch.ones(1)] * 60, tmp_path / "many.pt")
+    assert cli.main(["scan", "--all", str(tmp_path / "many.pt")]) == 0
+    out = capsys.readouterr().out
+    assert "[59]" in out
+    assert "more" not in out
+
+
+def test_scan_prints_json(files, capsys):
+    assert cli.main(["scan", "--json", str(files / "sick.pt"), str(files / "photo.pt")]) == 2
+    sick, photo = json.loads(capsys.readouterr().out)["files"]
+    assert [(t["name"], t["nan"], t["max"]) for t in sick["tensors"]] == [
+        ("steady", 0, 3.0),
+        ("sick", 1, 2.0),
+    ]
+    assert "JPEG" in photo["error"]
+
+
+def test_scan_writes_a_page(files, capsys):
+    pytest.importorskip("matplotlib")
+    page = files / "page.html"
+    assert cli.main(["scan", str(files / "sick.pt"), "--html", str(page)]) == 1
+    assert "<svg" in page.read_text()
+    assert cli.main(["scan", str(files / "good.pt"), "--html", str(files / "no" / "page")]) == 2
+    captured = capsys.readouterr()
+    assert "all finite" in captured.out
+    assert "--html" in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_scan_imports_no_more_than_it_needs(files):
+    code = (
+        "import sys, safeops.cli\n"
+        f"status = safeops.cli.main(['scan', {str(files / 'good.pt')!r}])\n"
+        "assert not {'matplotlib', 'safetensors', 'torch._dynamo'} & set(sys.modules)\n"
+        "assert status == 0"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
 
 
 def test_kernels_or_the_reason():
