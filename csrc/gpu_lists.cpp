@@ -80,12 +80,12 @@ class GpuDecision {
 
 class GpuReadings {
  public:
-  GpuReadings(List list, bool detailed)
+  GpuReadings(List list, Columns columns)
       : list_(std::move(list)),
         memory_(list_.device, chunks_of(list_.spans) * int64_t(sizeof(Reading))) {
     auto* const chunks = memory_.as<Reading>();
     const py::gil_scoped_release release;
-    cuda::read(list_.index, list_.spans, list_.power, detailed, chunks);
+    cuda::read(list_.index, list_.spans, list_.power, columns, chunks);
   }
 
   std::vector<int64_t> shape;
@@ -120,12 +120,12 @@ class GpuReadings {
 }  // namespace
 
 py::object read_on_gpu(const py::object& device, int index, std::vector<Span> spans, int power,
-                       bool detailed) {
-  return py::cast(GpuReadings({device, index, std::move(spans), power}, detailed));
+                       Columns columns) {
+  return py::cast(GpuReadings({device, index, std::move(spans), power}, columns));
 }
 
 py::object read_one_on_gpu(const py::object& tensor, const DLTensor& seen, const Span& span) {
-  GpuReadings readings({tensor.attr("device"), seen.device.device_id, {span}, 2}, true);
+  GpuReadings readings({tensor.attr("device"), seen.device.device_id, {span}, 2}, kEvery);
   readings.shape.assign(seen.shape, seen.shape + seen.ndim);
   return py::cast(std::move(readings));
 }
@@ -166,7 +166,7 @@ namespace {
 [[noreturn]] void fail() { throw std::logic_error("safeops: built without CUDA kernels"); }
 }  // namespace
 
-py::object read_on_gpu(const py::object&, int, std::vector<Span>, int, bool) { fail(); }
+py::object read_on_gpu(const py::object&, int, std::vector<Span>, int, Columns) { fail(); }
 py::object read_one_on_gpu(const py::object&, const DLTensor&, const Span&) { fail(); }
 void scale_on_gpu(int, const std::vector<Span>&, const Factor&) { fail(); }
 void scale_on_gpu_if(int, const std::vector<Span>&, const py::object&) { fail(); }

@@ -7,7 +7,7 @@ namespace safeops {
 
 // The list is of one GPU. What is read, or decided, is an object with methods as `Readings` has.
 pybind11::object read_on_gpu(const pybind11::object& device, int index, std::vector<Span> spans,
-                             int power, bool detailed);
+                             int power, Columns columns);
 pybind11::object read_one_on_gpu(const pybind11::object& tensor, const DLTensor& seen,
                                  const Span& span);
 void scale_on_gpu(int index, const std::vector<Span>& spans, const Factor& factor);

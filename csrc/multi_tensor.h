@@ -21,15 +21,19 @@ struct Reading {
   double sum = 0;
   int64_t exponent = 0;
   double largest = 0;  // finite magnitude
-  int64_t nan = 0, posinf = 0, neginf = 0, zeros = 0;
+  int64_t nan = 0, posinf = 0, neginf = 0, zeros = 0, subnormal = 0;
 };
+
+// How much a read must tell. kNorm counts nothing but what is not finite, and `largest` is known
+// only of chunks that were read again; kExtremes need not count subnormals.
+enum Columns { kNorm, kExtremes, kEvery, kColumns };
 
 // The same of a whole tensor, or of all: the norm is norm * 2**exponent with norm 0 or in [0.5, 1).
 struct Statistics {
   double norm = 0;
   int64_t exponent = 0;
   double largest = 0;
-  int64_t nan = 0, posinf = 0, neginf = 0, zeros = 0, numel = 0;
+  int64_t nan = 0, posinf = 0, neginf = 0, zeros = 0, subnormal = 0, numel = 0;
 };
 
 // Whether a Reading or Statistics has seen an element that is not finite.
@@ -58,9 +62,8 @@ Statistics all_of(const std::vector<Span>& spans, const std::vector<Reading>& ch
 
 namespace cpu {
 
-// What was read of each chunk, the chunks of a span one after the other. Only `detailed` readings
-// have `zeros`, and `largest` of every chunk.
-std::vector<Reading> read(const std::vector<Span>& spans, int power, bool detailed);
+// What was read of each chunk, the chunks of a span one after the other.
+std::vector<Reading> read(const std::vector<Span>& spans, int power, Columns columns);
 
 // Multiplies, and puts 0 in place of what is not finite.
 void scale(const std::vector<Span>& spans, const Factor& factor);
@@ -85,7 +88,7 @@ struct Decision {
 // the norm, which is a float64 if `wide` and else a float32, lie there too.
 namespace cuda {
 
-void read(int device, const std::vector<Span>& spans, int power, bool detailed, Reading* chunks);
+void read(int device, const std::vector<Span>& spans, int power, Columns columns, Reading* chunks);
 void decide(int device, const std::vector<Span>& spans, const Reading* chunks, int power,
             const Goal& goal, Decision* decision, void* norm, bool wide);
 void scale(int device, const std::vector<Span>& spans, const Factor& factor);

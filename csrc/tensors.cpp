@@ -21,8 +21,8 @@ namespace safeops {
 const char* const kNames[] = {"float64", "float32", "float16", "bfloat16"};  // by Dtype
 
 py::tuple as_tuple(const Statistics& s) {
-  return py::make_tuple(s.norm, s.exponent, s.largest, s.nan, s.posinf, s.neginf, s.zeros, s.numel,
-                        int(is_bad(s)));
+  return py::make_tuple(s.norm, s.exponent, s.largest, s.nan, s.posinf, s.neginf, s.zeros,
+                        s.subnormal, s.numel, int(is_bad(s)));
 }
 
 namespace {
@@ -52,8 +52,8 @@ class Seen {
 // What one read of some tensors gave. Of the spans only the sizes are used: the memory may be gone.
 class Readings {
  public:
-  Readings(std::vector<Span> spans, int power, bool detailed)
-      : spans_(std::move(spans)), chunks_(cpu::read(spans_, power, detailed)), power_(power) {}
+  Readings(std::vector<Span> spans, int power, Columns columns)
+      : spans_(std::move(spans)), chunks_(cpu::read(spans_, power, columns)), power_(power) {}
 
   // Of a single tensor.
   std::vector<int64_t> shape;
@@ -100,11 +100,14 @@ class Tensors {
   py::list tensors() const { return py::cast(tensors_); }
   py::object device() const { return tensors_.front().attr("device"); }
 
-  py::object read(int power, bool detailed) const {
+  py::object read(int power, int columns) const {
     if (power != 1 && power != 2) throw std::invalid_argument("safeops: the power is 1 or 2");
-    if (on_gpu()) return read_on_gpu(device(), device_.device_id, spans_, power, detailed);
+    if (columns < 0 || columns >= kColumns)
+      throw std::invalid_argument("safeops: 3 kinds of reads");
+    const auto wanted = Columns(columns);
+    if (on_gpu()) return read_on_gpu(device(), device_.device_id, spans_, power, wanted);
     std::optional<py::gil_scoped_release> release(std::in_place);
-    Readings readings(spans_, power, detailed);
+    Readings readings(spans_, power, wanted);
     release.reset();
     return py::cast(std::move(readings));
   }
@@ -192,7 +195,7 @@ py::object read_one(const py::object& tensor) {
   if (is_gpu(t.device)) return read_one_on_gpu(tensor, t, span);
   std::optional<py::gil_scoped_release> release;
   if (span.n > kFew) release.emplace();
-  Readings readings({span}, 2, true);
+  Readings readings({span}, 2, kEvery);
   readings.shape.assign(t.shape, t.shape + t.ndim);
   release.reset();
   return py::cast(std::move(readings));
@@ -213,7 +216,8 @@ void define_tensors(py::module_& m) {
   m.def("read_one", &read_one, "One read of a tensor, or None if there is no kernel for it.");
   py::class_<Tensors>(m, "Tensors")
       .def(py::init<const py::list&, bool>())
-      .def("read", &Tensors::read, "Reads all of them once; largest and zeros only if detailed.")
+      .def("read", &Tensors::read,
+           "Reads all of them once: the norm (0), largest and zeros too (1), subnormal too (2).")
       .def("scale", &Tensors::scale,
            "Multiplies by value * 2**shift in place; 0 for what is not finite.")
       .def("scale_if", &Tensors::scale_if, "The same as a GpuDecision has it.")

@@ -1,6 +1,6 @@
 """Numeric safety for PyTorch: ops that stay finite, forward and backward."""
 
-from . import amp, nn
+from . import amp, diagnose, nn
 from ._route import why_not_kernel
 from ._version import __version__
 from .gradients import (
@@ -69,6 +69,7 @@ __all__ = [
     "clip_grad_norm_",
     "clip_grad_value_",
     "clip_report",
+    "diagnose",
     "finite_clip",
     "finite_clip_",
     "log_softmax",

@@ -15,6 +15,7 @@ from ._route import DTYPES
 from ._statistics import Row, joined
 
 _QUICK_NORMS = (2.0, 1.0, math.inf)
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 _SAFE = (1e-140, 1e140)  # norms of which no square leaves the range of a double
 
 
@@ -138,12 +139,23 @@ def _line(x: Tensor, p: float) -> Tensor:
     size = _wide(torch.where(finite, x, 0.0)).abs()
     size = size.clamp(max=torch.finfo(size.dtype).max)
     infinite, negative = x.isinf() & ~x.isnan(), torch.real(x) < 0
-    counts = [x.isnan(), infinite & ~negative, infinite & negative, x == 0]
+    counts = [x.isnan(), infinite & ~negative, infinite & negative, *_small(x)]
     beside = 0.0 if p >= 0 else torch.finfo(size.dtype).max  # what adds nothing to the norm
     norm = _norm(torch.where(finite, size, beside), p)
     columns = [*norm, _largest(size), *(count.sum() for count in counts)]
     columns += [size.new_full((), x.numel()), ~finite.all()]
     return torch.stack([column.to(size.dtype) for column in columns])
+
+
+def _small(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Where x is 0 and where it is subnormal, complex numbers by their larger part. By their bits:
+    floats that the processor flushes compare as 0."""
+    parts = (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x).resolve_neg()
+    integer = _INTEGERS[parts.element_size()]
+    bits = parts.view(integer) & torch.iinfo(integer).max
+    bits = bits.amax(-1) if x.is_complex() else bits
+    least_normal = int(1 / torch.finfo(x.dtype).eps)  # the bits of finfo.tiny
+    return bits == 0, (bits > 0) & (bits < least_normal)
 
 
 def _largest(size: Tensor) -> Tensor:

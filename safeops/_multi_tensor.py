@@ -19,6 +19,7 @@ from ._formulas import Formulas, Table
 from ._route import readable
 from ._statistics import Row
 
+NORM, EXTREMES, EVERY = range(3)  # how much the kernels read
 KERNEL_NORMS = (2.0, 1.0, math.inf, 0.0)  # read by the kernels, or derived from what they read
 
 
@@ -80,7 +81,8 @@ def read(batch: Any, p: float, detailed: bool) -> Any:
     """An object with total() and rows(), by the p-norm; with every column only if detailed."""
     if isinstance(batch, Formulas):
         return Table(batch.tensors, p, detailed)
-    return batch.read(1 if p == 1 else 2, detailed or p in (0, math.inf))
+    columns = EVERY if detailed else EXTREMES if p in (0, math.inf) else NORM
+    return batch.read(1 if p == 1 else 2, columns)
 
 
 def row_of(numbers: Sequence[float], p: float) -> Row:

@@ -28,6 +28,7 @@ class TensorStats(NamedTuple):
     posinf: int
     neginf: int
     zeros: int
+    subnormal: int
     numel: int
 
     @property
@@ -37,7 +38,7 @@ class TensorStats(NamedTuple):
 
 
 def stats(name: str, shape: Sequence[int], dtype: torch.dtype | None, row: Row) -> TensorStats:
-    counts = (int(count) for count in row[3:8])
+    counts = (int(count) for count in row[3:9])
     return TensorStats(name, tuple(shape), dtype, row.finite_norm, row.largest, *counts)
 
 
@@ -194,7 +195,7 @@ def _plain(row: TensorStats) -> dict[str, Any]:
 
 
 def _table(rows: Sequence[TensorStats]) -> list[str]:
-    columns = ("norm", "largest", "nan", "posinf", "neginf", "zeros", "numel")
+    columns = ("norm", "largest", "nan", "posinf", "neginf", "zeros", "subnormal", "numel")
     width = max((len(row.name) for row in rows), default=4)
     lines = [f"{'name':{width}}" + "".join(f"{column:>12}" for column in columns)]
     for row in rows:

@@ -19,6 +19,7 @@ class Row(NamedTuple):
     posinf: float = 0.0
     neginf: float = 0.0
     zeros: float = 0.0
+    subnormal: float = 0.0  # not 0, and of a magnitude below finfo.tiny
     numel: float = 0.0
     bad: float = 0.0  # how many of the joined hold a NaN or an infinity
 

@@ -122,7 +122,7 @@ def clip_report(
 
     Returns:
         A ClipReport: a row for each gradient of this rank (its norm of order norm_type, largest
-        magnitude, counts of NaN, +inf, -inf and zeros), total_norm, factor, verdict.
+        magnitude, counts of NaN, +inf, -inf, zeros and subnormals), total_norm, factor, verdict.
 
     >>> p = torch.zeros(2, requires_grad=True)
     >>> p.grad = torch.tensor([3.0, 4.0])

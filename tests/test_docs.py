@@ -21,8 +21,9 @@ MODULES = sorted(
     for _, name, _ in pkgutil.walk_packages(safeops.__path__, "safeops.")
     if not name.endswith(("._C", "__main__"))
 )
-PUBLIC = [name for name in safeops.__all__ if name != "__version__"]
-CALLED = [name for name in PUBLIC if inspect.isfunction(getattr(safeops, name))]
+PUBLIC = {name: getattr(safeops, name) for name in safeops.__all__ if name != "__version__"}
+PUBLIC |= {name: getattr(safeops.diagnose, name) for name in safeops.diagnose.__all__}
+CALLED = [name for name, thing in PUBLIC.items() if inspect.isfunction(thing)]
 CALLED.append("GradNormClipper")
 OPS = [op.name for op in (*OPS, *ROW_OPS)]
 
@@ -37,19 +38,19 @@ def test_examples(name):
 def test_examples_of_what_is_called_are_found():
     finder = doctest.DocTestFinder(exclude_empty=True)
     for name in CALLED:
-        assert any(test.examples for test in finder.find(getattr(safeops, name))), name
+        assert any(test.examples for test in finder.find(PUBLIC[name], name)), name
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_public_name_is_explained(name):
-    assert inspect.getdoc(getattr(safeops, name))
+    assert inspect.getdoc(PUBLIC[name])
 
 
 @pytest.mark.parametrize("name", CALLED)
 def test_parameters_are_explained(name):
-    thing = getattr(safeops, name)
+    thing = PUBLIC[name]
     text = inspect.getdoc(thing)
-    parameters = [p for p in inspect.signature(thing).parameters if p != "tensors"]
+    parameters = [p for p in inspect.signature(thing).parameters if p not in ("tensors", "paths")]
     assert [p for p in parameters if not re.search(rf"\b{p}\b", text)] == []
 
 
@@ -80,8 +81,8 @@ def blocks(path):
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-GUIDE = README.parent / "docs" / "swap.md"
-BLOCKS = [*blocks(README), *blocks(GUIDE)]
+GUIDES = [README.parent / "docs" / name for name in ("swap.md", "diagnose.md")]
+BLOCKS = [code for text in (README, *GUIDES) for code in blocks(text)]
 
 
 @pytest.mark.parametrize("code", BLOCKS, ids=lambda code: code.splitlines()[0])

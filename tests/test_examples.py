@@ -45,6 +45,13 @@ SHOWS = {
         "guarded    safeops.safe_log at line 21: 125 values, 125 gradients",
         "guarded    safeops.safe_div at line 23: 8 values, ",
     ),
+    "find_the_nan": (
+        "found   div (forward) in step 31: division by zero",
+        "line    18: return ((sales / clicks - expected / clicks) ** 2).mean()",
+        "result  1 nan of 16, first at [5]",
+        "remedy  safeops.safe_div in its place, or safeops.swap_(model)",
+        "audit   audit: 4 errors",
+    ),
     "half_precision": (
         "x / norm with torch         [0.0, 0.0, 0.0]",
         "x / norm with safeops       [1.1728515625, 1.5634765625, 0.0]",

@@ -20,7 +20,7 @@ from tests.gradient_samples import (
 from tests.samples import label
 from tests.test_gradients_kinds import KINDS
 
-COUNTS = ("nan", "posinf", "neginf", "zeros", "numel")
+COUNTS = ("nan", "posinf", "neginf", "zeros", "subnormal", "numel")
 each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=label)
 
 
@@ -30,7 +30,9 @@ def columns(tensor):
     good = x[x.isfinite()]
     counts = x.isnan().sum(), (x == math.inf).sum(), (x == -math.inf).sum(), (x == 0).sum()
     largest = good.abs().max().item() if good.numel() else 0.0
-    names = dict(zip(COUNTS, [*map(int, counts), x.numel()], strict=True))
+    parts = torch.view_as_real(x).abs().amax(-1) if x.is_complex() else x.abs()
+    small = ((parts > 0) & (parts < torch.finfo(tensor.dtype).tiny)).sum()
+    names = dict(zip(COUNTS, [*map(int, (*counts, small)), x.numel()], strict=True))
     return SimpleNamespace(norm=float(exact_norm([good])), largest=largest, **names)
 
 
@@ -40,7 +42,7 @@ def assert_row(row, expected):
     assert [getattr(row, name) for name in COUNTS] == [getattr(expected, n) for n in COUNTS]
     assert row.bad == expected.nan + expected.posinf + expected.neginf
     kinds = [type(getattr(row, name)) for name in ("norm", "largest", *COUNTS)]
-    assert kinds == [float] * 2 + [int] * 5
+    assert kinds == [float] * 2 + [int] * 6
 
 
 def mixed(n, dtype, seed=0):
@@ -190,7 +192,7 @@ def report_of(n, bad=()):
 
 
 @pytest.mark.parametrize(
-    "column", ["norm", "largest", "nan", "posinf", "neginf", "zeros", "numel", "name"]
+    "column", ["norm", "largest", "nan", "posinf", "neginf", "zeros", "subnormal", "numel", "name"]
 )
 def test_sorted_views(column):
     report = report_of(12, bad=(4, 9))

@@ -14,7 +14,7 @@ namespace {
 
 // The loops over one chunk, at one level.
 struct ChunkLoops {
-  void (*read[2][2][kDtypes])(const char* data, int64_t n, Reading* result);  // detailed, power - 1
+  void (*read[kColumns][2][kDtypes])(const char* data, int64_t n, Reading* result);  // power - 1
   void (*scale[kDtypes])(char* data, int64_t n, const Factor& factor);
   void (*clip[kDtypes])(char* data, int64_t n, const Bounds& bounds);
 };
@@ -66,8 +66,8 @@ template <class Write> void write_all(const std::vector<Span>& spans, const Writ
 
 namespace cpu {
 
-std::vector<Reading> read(const std::vector<Span>& spans, int power, bool detailed) {
-  const auto& read_chunk = loops().read[detailed][power - 1];
+std::vector<Reading> read(const std::vector<Span>& spans, int power, Columns columns) {
+  const auto& read_chunk = loops().read[columns][power - 1];
   if (spans.size() == 1 && chunks_of(spans[0]) == 1) {  // a check of one small tensor is all calls
     std::vector<Reading> readings(1);
     read_chunk[spans[0].dtype](spans[0].data, spans[0].n, readings.data());

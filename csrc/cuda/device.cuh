@@ -30,28 +30,28 @@ template <Dtype> struct memory;
 template <> struct memory<kDouble> {
   using F = double;
   using Word = double;
-  static constexpr double max = 0x1.fffffffffffffp+1023;
+  static constexpr double max = 0x1.fffffffffffffp+1023, smallest_normal = 0x1p-1022;
   static SAFEOPS_FN F widen(Word w) { return w; }
   static SAFEOPS_FN Word narrow(F v) { return v; }
 };
 template <> struct memory<kFloat> {
   using F = float;
   using Word = float;
-  static constexpr double max = 0x1.fffffep+127;
+  static constexpr double max = 0x1.fffffep+127, smallest_normal = 0x1p-126;
   static SAFEOPS_FN F widen(Word w) { return w; }
   static SAFEOPS_FN Word narrow(F v) { return v; }
 };
 template <> struct memory<kHalf> {
   using F = float;
   using Word = uint16_t;
-  static constexpr double max = 65504;
+  static constexpr double max = 65504, smallest_normal = 0x1p-14;
   static SAFEOPS_FN F widen(Word w) { return __half2float(__ushort_as_half(w)); }
   static SAFEOPS_FN Word narrow(F v) { return __half_as_ushort(__float2half_rn(v)); }
 };
 template <> struct memory<kBFloat16> {
   using F = float;
   using Word = uint16_t;
-  static constexpr double max = 0x1.fep+127;
+  static constexpr double max = 0x1.fep+127, smallest_normal = 0x1p-126;
   static SAFEOPS_FN F widen(Word w) { return __bfloat162float(__ushort_as_bfloat16(w)); }
   static SAFEOPS_FN Word narrow(F v) { return __bfloat16_as_ushort(__float2bfloat16_rn(v)); }
 };

@@ -74,10 +74,10 @@ void scale_by(int device, const std::vector<Span>& spans, const Decision* decisi
 
 }  // namespace
 
-void read(int device, const std::vector<Span>& spans, int power, bool detailed, Reading* chunks) {
+void read(int device, const std::vector<Span>& spans, int power, Columns columns, Reading* chunks) {
   const OnDevice here(device);
   in_tables(spans, [&](Dtype dtype, const Table& table, int64_t first) {
-    const auto kernel = kRead[detailed][power - 1][dtype];
+    const auto kernel = kRead[columns != kNorm][power - 1][dtype];
     launch(here, table.chunks, kChunkThreads, kernel, table, chunks + first);
   });
 }

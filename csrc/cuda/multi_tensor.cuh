@@ -140,18 +140,20 @@ SAFEOPS_FN double sum_of(const Chunk<M>& chunk, const Op& op) {
   return over_block<kChunkThreads>((sum[0] + sum[1]) + (sum[2] + sum[3]), Sum{});
 }
 
-// The same, with what is not finite in the sum; and whatever else `detailed` readings have.
+// The same, with what is not finite in the sum; and every column that finite elements have.
 template <class M, int power> SAFEOPS_FN Reading details_of(const Chunk<M>& chunk) {
   typename M::F largest = 0;
   double sum[4] = {};
-  int zeros = 0;
+  int zeros = 0, small = 0;
   each(chunk, [&](auto x, int k) {
     sum[k % 4] = plus_power<power>(sum[k % 4], x);
     largest = larger(magnitude(x), largest);
-    zeros += x == 0;
+    zeros += bits(magnitude(x)) == 0;
+    small += bits(magnitude(x)) < smallest_normal_bits<M>();
   });
   Reading own{(sum[0] + sum[1]) + (sum[2] + sum[3]), 0, largest};
   own.zeros = zeros;
+  own.subnormal = small - zeros;
   return over_block<kChunkThreads>(own, Together<power>{});
 }
 
@@ -182,9 +184,10 @@ __global__ void __launch_bounds__(kChunkThreads)
     reading.sum = sum_of<M, power>(chunk, [](F x) { return x; });
   }
   if (!is_right<F>(reading.sum)) {
-    const int64_t zeros = reading.zeros;
+    const int64_t zeros = reading.zeros, subnormal = reading.subnormal;
     reading = stock_of(chunk);
     reading.zeros = zeros;
+    reading.subnormal = subnormal;
     const int exponent = exponent_of<F>(reading.largest);
     reading.exponent = exponent;
     reading.sum = sum_of<M, power>(chunk, lowered_value<F>(exponent));

@@ -39,6 +39,12 @@ template <class F> SAFEOPS_FN F with_sign(F size, F sign) {
   return bitcast<F>((bits(size) & ~bit) | (bits(sign) & bit));
 }
 
+// The least bits of a magnitude that is no subnormal, of the dtype that M is in memory.
+template <class M> constexpr auto smallest_normal_bits() {
+  using S = scalar_of<typename M::F>;
+  return bitcast<typename format<S>::Bits>(S(M::smallest_normal));
+}
+
 template <class F> SAFEOPS_FN auto finite(F x) { return magnitude(x) <= format<scalar_of<F>>::max; }
 
 // An integer of less than mantissa - 1 bits as a float, without a conversion instruction.

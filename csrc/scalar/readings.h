@@ -18,6 +18,7 @@ SAFEOPS_FN Reading together(const Reading& a, const Reading& b, int power) {
   all.posinf = a.posinf + b.posinf;
   all.neginf = a.neginf + b.neginf;
   all.zeros = a.zeros + b.zeros;
+  all.subnormal = a.subnormal + b.subnormal;
   return all;
 }
 
@@ -25,7 +26,8 @@ SAFEOPS_FN Statistics statistics_of(const Reading& all, int64_t numel, int power
   int exponent;
   const double norm = ::frexp(power == 2 ? ::sqrt(all.sum) : all.sum, &exponent);
   const int64_t above = norm == 0 ? 0 : all.exponent + exponent;
-  return {norm, above, all.largest, all.nan, all.posinf, all.neginf, all.zeros, numel};
+  return {norm,       above,     all.largest,   all.nan, all.posinf,
+          all.neginf, all.zeros, all.subnormal, numel};
 }
 
 // Of value * 2**shift.

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..swap.table import replaced_functions
-
 DIVISION = "division by zero"
 LOG = "log of a non-positive number"
 SQRT = "square root of a negative number"
@@ -234,6 +232,8 @@ def _safe_name(op: str, line: str, within: Sequence[str]) -> str | None:
 @functools.cache
 def _safe_names() -> dict[str, str]:
     """The last words of torch's names, and what safeops has for them."""
+    from ..swap.table import replaced_functions
+
     names = {plain.split(".")[-1]: safe for plain, safe in replaced_functions().items()}
     names |= {"linalg_vector_norm": names["vector_norm"]}
     return {name: safe for name, safe in names.items() if not name.startswith("__")}
