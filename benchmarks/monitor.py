@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from safeops.diagnose.monitor import monitor
+from safeops.diagnose.monitoring.monitor import monitor
 
 LAYERS, WIDTH, HEADS, VOCABULARY = 4, 256, 4, 1000
 BATCH, TOKENS = 8, 128

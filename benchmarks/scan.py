@@ -20,8 +20,8 @@ from pathlib import Path
 
 import torch
 
-from safeops.diagnose._scan_bytes import CHUNK
-from safeops.diagnose.scan import scan
+from safeops.diagnose.scanning.bytes import CHUNK
+from safeops.diagnose.scanning.scan import scan
 
 SHAPES = ((1024, 1024), (1024, 1024), (4096, 1024), (1024, 4096), (1024,), (32768, 1024))
 GIB = 1 << 30

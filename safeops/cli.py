@@ -67,7 +67,7 @@ def _add_scan(commands: argparse._SubParsersAction) -> None:
 
 
 def _scan(options: argparse.Namespace) -> int:
-    from .diagnose.scan import scan
+    from .diagnose.scanning.scan import scan
 
     report = scan(*options.files)
     report.show_all = options.all

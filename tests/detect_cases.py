@@ -5,7 +5,7 @@ operation, its direction, the module that runs it, the cause, and the beginning 
 
 from typing import NamedTuple
 
-from safeops.diagnose._causes import (
+from safeops.diagnose.detection.causes import (
     DIVISION,
     DOMAIN,
     EMPTY,

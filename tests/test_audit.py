@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from safeops.diagnose._audit_findings import KINDS
-from safeops.diagnose.audit import AuditFinding, AuditReport, audit
+from safeops.diagnose.auditing.audit import AuditFinding, AuditReport, audit
+from safeops.diagnose.auditing.findings import KINDS
 from tests.audit_cases import CASES, net, settings, table
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from safeops.diagnose.audit import audit
+from safeops.diagnose.auditing.audit import audit
 from tests import swap_models
 
 MODELS = sorted(swap_models.BUILT)

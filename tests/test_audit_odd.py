@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from safeops.diagnose.audit import audit
+from safeops.diagnose.auditing.audit import audit
 
 
 def module(**parameters):

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.nn.modules import module as torch_module
 from torch.overrides import _get_current_function_mode_stack
 
-from safeops.diagnose.audit import audit
+from safeops.diagnose.auditing.audit import audit
 
 
 class Busy(nn.Module):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import safeops
-from safeops.diagnose.bisect import bisect_autocast, bisect_layers
+from safeops.diagnose.bisection.bisect import bisect_autocast, bisect_layers
 from tests import ranks
 from tests.bisect_cases import LAYER_CASES, X, mlp, sgd, stepper
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from safeops.diagnose.bisect import bisect_autocast, bisect_layers
+from safeops.diagnose.bisection.bisect import bisect_autocast, bisect_layers
 from tests.bisect_cases import X, mlp, sgd, stepper
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from safeops.diagnose._subsets import smallest
+from safeops.diagnose.bisection.subsets import smallest
 
 
 def solutions(minimal):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from safeops.diagnose.bisect import bisect_autocast, bisect_layers
+from safeops.diagnose.bisection.bisect import bisect_autocast, bisect_layers
 from tests.bisect_cases import sgd, stepper
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from safeops.diagnose.inject import inject
+from safeops.diagnose.injection.inject import inject
 from tests.inject_cases import X, net
 
 VALUES = {"nan": math.nan, "inf": math.inf, "huge": torch.finfo(torch.float32).max}

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import safeops
-from safeops.diagnose.inject import inject
+from safeops.diagnose.injection.inject import inject
 from tests import ranks
 from tests.inject_cases import X, net, same
 

@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from benchmarks import monitor as benchmark
-from safeops.diagnose._monitor_hooks import _nothing
-from safeops.diagnose.monitor import Monitor, monitor
+from safeops.diagnose.monitoring.hooks import _nothing
+from safeops.diagnose.monitoring.monitor import Monitor, monitor
 from tests.gradient_samples import draw
 
 COLUMNS = ("largest", "rms", "zeros", "subnormal", "headroom", "nan", "inf")

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from benchmarks import scan as scan_benchmark
-from safeops.diagnose import _scan_bytes, _scan_elements
-from safeops.diagnose.scan import scan
+from safeops.diagnose.scanning import bytes as stored_bytes
+from safeops.diagnose.scanning import elements
+from safeops.diagnose.scanning.scan import scan
 from tests.scan_files import HEALTHY, STEADY, WEIGHT, npy, npz, repacked, safetensors, saved
 
 NAN, INF = float("nan"), float("inf")
@@ -133,8 +134,8 @@ def test_extremes_are_those_of_the_finite(values, dtype, scanned):
 @pytest.mark.parametrize("kind", ["normal", "positive", "negative", "growing", "with nan"])
 def test_extremes_over_many_blocks(kind, scanned, monkeypatch):
     """The blocks in which no extreme is looked for hold none."""
-    monkeypatch.setattr(_scan_elements, "BLOCK", 64)
-    monkeypatch.setattr(_scan_bytes, "CHUNK", 2048)
+    monkeypatch.setattr(elements, "BLOCK", 64)
+    monkeypatch.setattr(stored_bytes, "CHUNK", 2048)
     for seed in range(20):
         x = torch.randn(5000, generator=torch.Generator().manual_seed(seed))
         x = {"positive": x.abs(), "negative": -x.abs(), "growing": x.cumsum(0)}.get(kind, x)
@@ -212,8 +213,8 @@ def test_views_are_read_as_they_are(scanned):
 
 
 def test_large_views_come_in_pieces(scanned, monkeypatch):
-    monkeypatch.setattr(_scan_bytes, "CHUNK", 256)
-    monkeypatch.setattr("safeops.diagnose._scan_views.CHUNK", 256)
+    monkeypatch.setattr(stored_bytes, "CHUNK", 256)
+    monkeypatch.setattr("safeops.diagnose.scanning.views.CHUNK", 256)
     x = torch.randn(5, 7, 90)[:, :, 1:80]
     assert one(scanned(saved(x)))[4:11] == expected(x)
 

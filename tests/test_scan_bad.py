@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from safeops.diagnose.scan import scan
+from safeops.diagnose.scanning.scan import scan
 from tests.scan_files import (
     HEALTHY,
     PICKLE_NAME,
@@ -76,13 +76,13 @@ def test_paths_that_are_no_files(tmp_path):
 
 
 def test_no_permission_is_explained(tmp_path, monkeypatch):
-    from safeops.diagnose import _scan_bytes
+    from safeops.diagnose.scanning import bytes as stored_bytes
 
     def refuse(*args):
         raise PermissionError(13, "Permission denied")
 
     (tmp_path / "file").write_bytes(b"x")
-    monkeypatch.setattr(_scan_bytes.Careful, "__init__", refuse)
+    monkeypatch.setattr(stored_bytes.Careful, "__init__", refuse)
     assert "chmod" in scan(tmp_path / "file").files[0].error
 
 
@@ -140,7 +140,7 @@ def test_bad_npy(kind, error):
 
 
 def test_a_file_that_shrinks_meanwhile(tmp_path):
-    from safeops.diagnose._scan_bytes import ScanError, reading
+    from safeops.diagnose.scanning.bytes import ScanError, reading
 
     path = tmp_path / "file"
     path.write_bytes(bytes(100_000))

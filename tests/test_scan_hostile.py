@@ -10,8 +10,8 @@ import zipfile
 import pytest
 import torch
 
-from safeops.diagnose import _scan_pickle
-from safeops.diagnose.scan import scan
+from safeops.diagnose.scanning import pickles as _scan_pickle
+from safeops.diagnose.scanning.scan import scan
 from tests.scan_files import STEADY, npy, npz, rebuilt, saved, storage, with_pickle
 
 
@@ -195,7 +195,7 @@ def test_too_many_steps(error, monkeypatch):
 
 
 def test_too_large_a_pickle(error, monkeypatch):
-    from safeops.diagnose import _scan_torch
+    from safeops.diagnose.scanning import pt as _scan_torch
 
     monkeypatch.setattr(_scan_torch, "SIZE", 1000)
     assert "at most 1000 bytes" in error(with_pickle(b"\x80\x02" + b"]" * 2000 + b"."))

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from safeops.diagnose import _scan_elements
-from safeops.diagnose.scan import scan
+from safeops.diagnose.scanning import elements as _scan_elements
+from safeops.diagnose.scanning.scan import scan
 from tests.scan_files import STEADY, npy, npz, saved
 
 

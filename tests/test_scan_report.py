@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from safeops.diagnose import _scan_progress
-from safeops.diagnose.scan import scan
+from safeops.diagnose.scanning import progress as _scan_progress
+from safeops.diagnose.scanning.scan import scan
 from tests.scan_files import STEADY, WEIGHT, saved
 
 

@@ -1,14 +1,14 @@
 """Find the first NaN: its operation, module, parameter and line; check before, watch while."""
 
-from ._causes import CAUSES
-from ._findings import Finding
 from ._report import Report
-from .audit import AuditReport, audit
-from .bisect import BisectReport, bisect_autocast, bisect_layers
-from .detect import Detection, detect
-from .inject import Injection, inject
-from .monitor import Monitor, monitor
-from .scan import ScanError, ScanReport, scan
+from .auditing.audit import AuditReport, audit
+from .bisection.bisect import BisectReport, bisect_autocast, bisect_layers
+from .detection.causes import CAUSES
+from .detection.detect import Detection, detect
+from .detection.findings import Finding
+from .injection.inject import Injection, inject
+from .monitoring.monitor import Monitor, monitor
+from .scanning.scan import ScanError, ScanReport, scan
 
 __all__ = [
     "CAUSES",

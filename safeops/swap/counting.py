@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from .._route import transforms_active
-from .._where import RunningModule, eagerly, user_frame
+from .._where import EAGERLY, RunningModule, user_frame
 from . import functions
 from ._text import columns
 from .calls import Function
@@ -85,7 +85,7 @@ def counted(model: nn.Module) -> Iterator[GuardedReport]:
     report, where = GuardedReport(), RunningModule(model)
     functions.watch(lambda table: _Counting(table, report, where))
     try:
-        with where, eagerly():
+        with where, EAGERLY:
             yield report
     finally:
         functions.watch(None)

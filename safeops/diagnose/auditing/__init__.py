@@ -1,0 +1,1 @@
+"""Before training: weights, data, settings."""

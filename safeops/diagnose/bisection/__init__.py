@@ -1,0 +1,1 @@
+"""Which modules it is."""

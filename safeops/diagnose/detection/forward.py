@@ -1,0 +1,128 @@
+"""Every operation of torch as it runs: what it gives is read."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .judge import Event
+from .operations import Facts, argument, arguments, facts_of, is_bad, local, tensors_in, values_of
+
+if TYPE_CHECKING:
+    from .detect import Detection
+
+_OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_"}
+
+
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Reads what each operation gives; in a backward, the hooks of the nodes do that."""
+
+    def __init__(self, detection: Detection):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.detection = detection
+        self.facts: dict[Any, Facts] = {}
+        self.first_node = _next_node()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        facts = self.facts.get(func) or self.facts.setdefault(func, facts_of(func))
+        node = torch._C._current_autograd_node()
+        backward = node is not None and not runs_forward_again()
+        self._note(node if backward else None)
+        if backward or facts.passes:
+            return func(*args, **kwargs)
+        call = _Call(func, facts, args, kwargs)
+        result = func(*args, **kwargs)
+        self.detection.operations += 1
+        self._read(call, tensors_in(result))
+        return result
+
+    def _note(self, node: Any) -> None:
+        """Where the newest node of the graph was made; by a backward: where the node that made it
+        was."""
+        newest = _next_node() - 1
+        scene = self.detection.scene
+        if newest >= self.first_node and newest not in scene.nodes:
+            made = scene.place() if node is None else scene.nodes.get(node._sequence_nr())
+            scene.nodes[newest] = made
+
+    def _read(self, call: _Call, results: list[Tensor]) -> None:
+        written = call.written()
+        results = results[:1] if call.facts.keeps else results
+        bad = [tensor for tensor in _distinct(results + written) if is_bad(tensor)]
+        if bad:
+            self.detection.judge(call.event(bad))
+        else:
+            for tensor in written:
+                self.detection.scene.taints.overwritten(tensor)
+        if call.facts.name == "_amp_update_scale_":
+            scale, found_inf = call.args[0], call.args[2]
+            self.detection.step_is_over(skipped=bool(found_inf.item()), scale=scale)
+
+
+class _Call:
+    """An operation that is about to run. Of what it will write, copies where a gradient is wanted;
+    an optimizer writes all weights, and of those it is known only whether they are finite."""
+
+    def __init__(self, func: Any, facts: Facts, args: tuple, kwargs: dict[str, Any]):
+        self.func, self.facts, self.args, self.kwargs = func, facts, args, kwargs
+        self.before: dict[str, Tensor] = {}
+        self.overwritten: dict[str, list[tuple[Tensor, bool]]] = {}
+        for place in () if facts.name in _OVERWRITE else facts.written:
+            value = argument(func, place, args, kwargs)
+            name = func._schema.arguments[place].name
+            if isinstance(value, Tensor) and torch.is_grad_enabled():
+                self.before[name] = values_of(value).detach().clone()
+            else:
+                tensors = tensors_in(local(value))
+                self.overwritten[name] = [(tensor, is_bad(tensor)) for tensor in tensors]
+
+    def written(self) -> list[Tensor]:
+        places = self.facts.written
+        return [t for i in places for t in tensors_in(argument(self.func, i, *self.given))]
+
+    @property
+    def given(self) -> tuple[tuple, dict[str, Any]]:
+        return self.args, self.kwargs
+
+    def event(self, bad: list[Tensor]) -> Event:
+        written = [self.func._schema.arguments[place].name for place in self.facts.written]
+        lost = [name for name in written if name not in self.before]
+        given = dict(arguments(self.func, *self.given))
+        traced = any(
+            tensor.requires_grad for value in given.values() for tensor in tensors_in(value)
+        )
+        known = {name: local(value) for name, value in given.items() if name not in lost}
+        return Event(self.facts.name, known, self.before, self.overwritten, local(bad), traced)
+
+
+def _next_node() -> int:
+    """The number that the next node of the graph gets."""
+    return torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+
+
+def _distinct(tensors: list[Tensor]) -> list[Tensor]:
+    return list({id(tensor): tensor for tensor in tensors}.values())
+
+
+def runs_forward_again() -> bool:
+    """In a backward: a checkpoint computes what it did not keep."""
+    return torch.is_grad_enabled() and first_of(("utils/checkpoint.py", "autograd/graph.py")) == 0
+
+
+def first_of(files: tuple[str, ...]) -> int | None:
+    """Which of these the program is in; of several the innermost."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        for place, file in enumerate(files):
+            if frame.f_code.co_filename.endswith(file):
+                return place
+        frame = frame.f_back
+    return None

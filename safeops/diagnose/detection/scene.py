@@ -1,0 +1,159 @@
+"""Where an operation ran, what is known of its tensors, and the finding that tells it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ..._where import RunningModule, caller
+from . import causes
+from .backward import NodeEvent
+from .findings import Finding, TensorSummary, counts_of, first_index, line_of, summary_of
+from .forward import first_of
+from .judge import Event, Given
+from .names import Known, Names
+from .operations import is_bad, values_of
+from .taints import TOLD, Origin, Taints
+
+_SHOWN = 8  # inputs of a finding
+
+
+class Place(NamedTuple):
+    """A line, the module that ran it, and the functions of torch that it called to do so."""
+
+    file: str
+    line: int
+    module: str
+    within: tuple[str, ...]
+
+    def in_module_of(self, parameter: str) -> Place:
+        return self._replace(module=parameter.rpartition(".")[0])
+
+
+class Scene:
+    """A model, and what has happened to it."""
+
+    def __init__(self, model: nn.Module):
+        self.taints, self.names, self.where = Taints(), Names(model), RunningModule(model)
+        self.nodes: dict[int, Place | None] = {}  # of the graph, by their number
+        self._constants: dict[tuple[str, Place], Origin] = {}
+
+    def place(self) -> Place:
+        frame, within = caller()
+        file, line = ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+        return Place(file, line, self.where.name, within)
+
+    @property
+    def step(self) -> int:
+        """How many forwards of the model are over."""
+        return max(self.where.begun - 1, 0)
+
+    def outside(self, tensor: Tensor) -> Origin:
+        """The origin of what is not finite and comes from nothing that was read."""
+        known = self.names.look_up()(tensor)
+        return Origin(causes.INPUT) if known is None else _outside(known)
+
+    def made_aside(self, event: Event) -> Origin:
+        """With the finding, should something be made of it. Masks are filled again and again."""
+        key = event.op, self.place()
+        if not event.is_fill() or key not in self._constants:
+            finding = self.finding(event, None)
+            meant = event.is_fill() and not event.holds_nan()
+            self._constants[key] = Origin(finding.cause, finding=finding, meant=meant)
+        return self._constants[key]
+
+    def finding(self, event: Event, origin: Origin | None) -> Finding:
+        """Of a forward or an optimizer's step; origin: what is to blame, None for the operation."""
+        inputs = _beside(event)
+        names = list(map(self.names.look_up(), (given.memory for given in inputs)))
+        parameter, place = origin.name if origin else "", self.place()
+        direction = "forward"
+        if _is_step([one.kind for one in names if one]):
+            direction = "optimizer"
+            parameter = parameter or next((one.name for one in names if one), "")
+            place = place.in_module_of(parameter)
+        summaries = [
+            summary_of(_named(given.name, one), values_of(given.value))
+            for given, one in zip(inputs, names, strict=True)
+            if given.value is not None
+        ]
+        cause = origin.cause if origin else event.cause()
+        return self._made(event.op, direction, place, cause, event.results, summaries, parameter)
+
+    def follows(self, event: NodeEvent) -> bool:
+        """Whether what the forward kept was bad before."""
+        saved = event.saved_tensors().values()
+        return any(is_bad(t) and not (self.taints.get(t) or TOLD).meant for t in saved)
+
+    def node_finding(self, event: NodeEvent) -> Finding:
+        """Of a backward."""
+        what_is, parameter = self.names.look_up(), ""
+        place = self.nodes.get(event.node._sequence_nr())
+        if event.leaf is not None:
+            owner = what_is(event.leaf)
+            parameter = owner.name if owner else ""
+        if place is None:
+            place = self.place().in_module_of(parameter)
+        inputs = [("grad", t) for t in event.incoming if isinstance(t, Tensor)]
+        inputs += event.saved_tensors().items()
+        summaries = [summary_of(_named(n, what_is(t)), values_of(t)) for n, t in inputs]
+        cause = event.cause()
+        return self._made(event.op, "backward", place, cause, event.gradients, summaries, parameter)
+
+    def _made(
+        self,
+        op: str,
+        direction: str,
+        place: Place,
+        cause: str,
+        results: list[Tensor],
+        inputs: list[TensorSummary],
+        parameter: str,
+    ) -> Finding:
+        source, result = line_of(place.file, place.line), values_of(results[0])
+        return Finding(
+            op=op,
+            direction=direction,
+            module=place.module,
+            source=source,
+            cause=cause,
+            remedy=causes.remedy_of(op, cause, source.text, place.within),
+            inputs=tuple(inputs[:_SHOWN]),
+            counts=counts_of(result),
+            index=first_index(result),
+            parameter=parameter,
+            step=self.step,
+            rank=rank(),
+        )
+
+
+def rank() -> int | None:
+    """Of this process; None without torch.distributed."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank()
+    return None
+
+
+def _outside(known: Known) -> Origin:
+    if known.kind == "gradient":
+        return Origin(causes.GRADIENT if rank() is None else causes.RANK, known.name)
+    return Origin(causes.STATE if known.kind == "state" else causes.WEIGHT, known.name)
+
+
+def _named(name: str, known: Known | None) -> str:
+    return f"{name} = {known}" if known else name
+
+
+def _beside(event: Event) -> list[Given]:
+    """Floating inputs; of lists those at the place of the first bad result."""
+    given = [g for g in event.given() if g.memory.is_floating_point() or g.memory.is_complex()]
+    place = next((g.place for g in given if g.memory is event.results[0]), 0)
+    return [g for g in given if g.place in (0, place)] if place else given
+
+
+def _is_step(kinds: list[str]) -> bool:
+    """Within an optimizer's step, or where gradients go in."""
+    within = first_of(("torch/nn/modules/module.py", "torch/optim/optimizer.py"))
+    return within == 1 or (within is None and ("gradient" in kinds or "state" in kinds))

@@ -1,0 +1,1 @@
+"""Every layer over the steps."""

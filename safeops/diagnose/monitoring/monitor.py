@@ -1,0 +1,269 @@
+"""monitor: how large, how sparse and how near to overflow every layer is, over the steps."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .._report import Report
+from .hooks import Watch, layers_of
+from .steps import COLUMNS, KINDS, LayerStats, Step
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_TOGETHER = 16  # steps whose readings are fetched from a GPU at once
+
+
+def monitor(
+    model: nn.Module,
+    *,
+    every: int = 1,
+    history: int = 1000,
+    filter_fn: Callable[[nn.Module, str], bool] | None = None,
+    gradients: bool = True,
+    evaluation: bool = False,
+) -> Monitor:
+    """Keep, for each layer and step, statistics of its outputs and of their gradients.
+
+    A step is a call of the model in training mode, with gradients enabled, and the backward
+    through it: forwards whose gradients add up are steps of their own. A layer is a module without
+    children; its calls within one step are joined. Each tensor is read once, when it is made, so
+    that nothing is kept alive and in-place operations after it do not matter.
+
+    Args:
+        model: the module that is called. What of it is compiled runs eagerly in observed steps. A
+            model that is called inside of a larger compiled function is not seen. The forwards that
+            a checkpoint repeats do not count; inside of a reentrant one gradients are not seen.
+        every: only every so many steps is one observed; the others cost next to nothing.
+        history: how many observed steps are kept, the last ones.
+        filter_fn: filter_fn(module, name) says which layers to observe.
+        gradients: also those with respect to the outputs.
+        evaluation: also forwards in evaluation mode or without gradients.
+
+    Returns:
+        A Monitor: end it by close() or as a context; what it has seen stays.
+
+    Raises:
+        TypeError: the model is no module; every or history no integer.
+        ValueError: every or history below 1; no layer to observe.
+
+    A copy of the model, or a pickle, is not monitored: the hooks in it do nothing.
+
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    >>> with monitor(model) as m:
+    ...     model(torch.ones(2, 3)).sum().backward()
+    >>> m.layers, m.steps, m.column("nan", "gradient").tolist()
+    (['0', '1'], [0], [[0.0], [0.0]])
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"expected a torch.nn.Module to monitor, got {type(model).__name__}")
+    return Monitor(
+        model, _at_least_one("every", every), _at_least_one("history", history), filter_fn,
+        gradients, evaluation,
+    )  # fmt: skip
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"expected an integer as {name}, got {type(value).__name__}: {value!r:.40}")
+    if value < 1:
+        raise ValueError(f"expected {name} >= 1, got {value}")
+    return value
+
+
+class Monitor(Report):
+    """What monitor has seen: steps, columns, a heat map; as a report, its latest step."""
+
+    title = "Monitor"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        every: int,
+        history: int,
+        filter_fn: Callable[[nn.Module, str], bool] | None,
+        gradients: bool,
+        evaluation: bool,
+    ):
+        layers = layers_of(model, filter_fn)
+        if not layers:
+            which = "passes filter_fn" if filter_fn else "can be called"
+            raise ValueError(f"expected layers to monitor, but no module without children {which}")
+        self.every, self.seen = every, 0
+        self.layers: list[str] = [layer.name for layer in layers]
+        self._kept: deque[Step] = deque(maxlen=history)
+        self._watch: Watch | None = Watch(model, layers, gradients, evaluation, self._begin)
+
+    def _begin(self) -> Step | None:
+        number, self.seen = self.seen, self.seen + 1
+        if number % self.every:
+            return None
+        if number // self.every % _TOGETHER == 0:
+            self._settle()
+        step = Step(number, len(self.layers))
+        self._kept.append(step)
+        return step
+
+    def _settle(self) -> Sequence[Step]:
+        for step in self._kept:
+            step.settle()
+        return self._kept
+
+    def close(self) -> None:
+        """Take the hooks off the model; what was seen stays."""
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    # --- what was seen ---
+
+    @property
+    def steps(self) -> list[int]:
+        """The numbers of the observed steps that are kept."""
+        return [step.number for step in self._kept]
+
+    def table(self, step: int = -1) -> list[LayerStats]:
+        """The layers of one step, activations first; those that did not run are left out.
+
+        Args:
+            step: which of the kept ones, counted as in a list: -1 is the latest.
+
+        Raises:
+            IndexError: there are not so many.
+        """
+        if not -len(self._kept) <= step < len(self._kept):
+            raise IndexError(f"expected one of {len(self._kept)} kept steps, got {step}")
+        found = self._stats(self._settle()[step])
+        return [stats for stats in found if stats is not None]
+
+    def _stats(self, step: Step) -> list[LayerStats | None]:
+        return [step.stats(place, name) for place, name in enumerate(self.layers * len(KINDS))]
+
+    def column(self, name: str, kind: str = "activation") -> Tensor:
+        """A column over all kept steps.
+
+        Args:
+            name: largest, rms, zeros, subnormal, headroom, nan or inf.
+            kind: "activation" or "gradient".
+
+        Returns:
+            A float64 tensor [layers x steps]; NaN where a layer did not run or got no gradient.
+
+        Raises:
+            ValueError: another name or kind.
+        """
+        for value, known in ((name, COLUMNS), (kind, KINDS)):
+            if value not in known:
+                raise ValueError(f"expected one of {', '.join(known)}, got {value!r}")
+        first = KINDS.index(kind) * len(self.layers)
+        values = [
+            [
+                math.nan if (stats := step.stats(first + i, "")) is None else getattr(stats, name)
+                for step in self._settle()
+            ]
+            for i in range(len(self.layers))
+        ]
+        return torch.tensor(values, dtype=torch.float64).reshape(len(self.layers), len(self._kept))
+
+    def to_tensorboard(self, writer: Any, tag: str = "monitor", last: int | None = None) -> None:
+        """writer.add_scalar("tag/kind/column/layer", value, step) for all that was seen.
+
+        Args:
+            writer: a torch.utils.tensorboard.SummaryWriter, or any object with add_scalar.
+            tag: what the names begin with.
+            last: only so many of the latest steps.
+
+        Raises:
+            TypeError: a writer without add_scalar.
+        """
+        if not callable(getattr(writer, "add_scalar", None)):
+            raise TypeError(f"expected a writer with add_scalar, got {type(writer).__name__}")
+        kept = list(self._settle())
+        for step in kept if last is None else kept[max(0, len(kept) - last) :]:
+            for stats in filter(None, self._stats(step)):
+                for name in COLUMNS:
+                    path = f"{tag}/{stats.kind}/{name}/{stats.layer}"
+                    writer.add_scalar(path, getattr(stats, name), step.number)
+
+    def plot(self, column: str = "largest", kind: str = "activation") -> Figure:
+        """A heat map layer x step, with a cross where there were NaN or infinities.
+
+        Args:
+            column, kind: as in column(); largest and rms on a logarithmic scale.
+
+        Raises:
+            ValueError: another column or kind.
+            ImportError: matplotlib is not installed.
+        """
+        from .plot import heat_map
+
+        values = self.column(column, kind)
+        bad = (self.column("nan", kind) + self.column("inf", kind)).nan_to_num()
+        return heat_map(values, bad, self.layers, self.steps, column, kind)
+
+    # --- as a report ---
+
+    def summary(self) -> str:
+        if not self._kept:
+            return "no step seen: give monitor the module that is called, in training mode"
+        seen = f"{len(self._kept)} steps kept of {self.seen}, {len(self.layers)} layers"
+        first = next(filter(None, map(self._first_bad, self._settle())), None)
+        return f"{seen}: {first or self._nearest()}"
+
+    def _first_bad(self, step: Step) -> str | None:
+        bad = (stats for stats in self._stats(step) if stats is not None and stats.bad)
+        stats = next(bad, None)
+        if stats is None:
+            return None
+        place = f"step {step.number}, in the {stats.kind} of {stats.layer}"
+        return f"not finite since {place} ({stats.nan} NaN, {stats.inf} Inf)"
+
+    def _nearest(self) -> str:
+        """Of finite steps, how near the nearest came to overflow."""
+        every = [(s, step) for step in self._kept for s in self._stats(step) if s is not None]
+        if not every:
+            return "no layer ran"
+        stats, step = min(every, key=lambda pair: pair[0].headroom)
+        return (
+            f"all finite, at least {stats.headroom:.1f} octaves from overflow "
+            f"({stats.kind} of {stats.layer}, step {step.number})"
+        )
+
+    def columns(self) -> Sequence[str]:
+        return LayerStats._fields
+
+    def rows(self) -> Sequence[Sequence[object]]:
+        """Of the latest step."""
+        table = self.table() if self._kept else []
+        return [[_short(cell) for cell in stats] for stats in table]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every column as [layers x steps]; None where nothing was read."""
+        facts = {"every": self.every, "seen": self.seen, "steps": self.steps}
+        kinds = {kind: {name: self._plain(name, kind) for name in COLUMNS} for kind in KINDS}
+        return {**facts, "layers": list(self.layers), **kinds}
+
+    def _plain(self, name: str, kind: str) -> list[list[float | None]]:
+        lines: list[list[float]] = self.column(name, kind).tolist()
+        return [[None if math.isnan(value) else value for value in line] for line in lines]
+
+    def figures(self) -> list[tuple[str, Figure]]:
+        seen = [kind for kind in KINDS if not self.column("nan", kind).isnan().all()]
+        captions = {kind: f"Largest finite magnitude of each {kind}" for kind in seen}
+        return [(caption, self.plot("largest", kind)) for kind, caption in captions.items()]
+
+
+def _short(cell: object) -> object:
+    return float(f"{cell:.4g}") if isinstance(cell, float) else cell
