@@ -278,6 +278,29 @@ def test_function_transforms():
     assert found.first.direction == "backward"
 
 
+def test_an_evaluation_without_gradients():
+    """An infinity of the loss, and one that nothing is made of."""
+    model = nn.Softmax(-1)
+    with detect(model) as found, torch.no_grad():
+        p = model(torch.tensor([[0.0, 200.0]]))
+        p.log()
+        assert found
+        p.log().mean()
+        torch.rand(3).sub(2).log_()
+    assert [finding.op for finding in found.findings] == ["log", "log_"]
+
+
+def test_a_step_by_hand():
+    model = nn.Linear(4, 1, bias=False)
+    with detect(model) as found:
+        (model(torch.ones(2, 4)) * 1e15).sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 1e30 * parameter.grad
+    first = found.first
+    assert (first.op, first.direction, first.parameter) == ("mul", "optimizer", "weight")
+
+
 def test_a_constant_and_a_message():
     first = found_in(Block(lambda x: x * math.nan)).first
     assert first.cause == "constant that is not finite"

@@ -44,6 +44,18 @@ def test_models_that_people_have(name, dtype, swap):
     assert trained(net, lambda: loss(net, x)), name
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["t5", "gpt2"])
+def test_generation(name):
+    """With masks, positions, and what top-k and top-p hide."""
+    net, _, words = built(name)
+    options = {"do_sample": True, "top_k": 5, "top_p": 0.8, "max_new_tokens": 4, "pad_token_id": 0}
+    with detect(net.eval()) as found, torch.no_grad():
+        net.generate(words(), **options)
+        net.generate(words(), num_beams=2, max_new_tokens=4, pad_token_id=0)
+    assert found, found
+
+
 SEEN = torch.tensor([[True, True, False, False], [True, False, False, False]])
 ADDED = torch.where(SEEN, 0.0, -torch.inf)
 CAUSAL = torch.full((4, 4), -torch.inf).triu(1)

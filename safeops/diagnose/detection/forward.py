@@ -16,6 +16,7 @@ from .operations import Facts, argument, arguments, facts_of, is_bad, local, ten
 if TYPE_CHECKING:
     from .detect import Detection
 
+_RUNNERS = ("torch/nn/modules/module.py", "torch/optim/optimizer.py")
 _OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_"}
 
 
@@ -99,13 +100,24 @@ class _Call:
         traced = any(
             tensor.requires_grad for value in given.values() for tensor in tensors_in(value)
         )
-        known = {name: local(value) for name, value in given.items() if name not in lost}
-        return Event(self.facts.name, known, self.before, self.overwritten, local(bad), traced)
+        return Event(
+            op=self.facts.name,
+            arguments={name: local(value) for name, value in given.items() if name not in lost},
+            before=self.before,
+            overwritten=self.overwritten,
+            results=local(bad),
+            traced=traced,
+            stepping=first_of(_RUNNERS) == 1 or any(map(_is_weight, self.written())),
+        )
 
 
 def _next_node() -> int:
     """The number that the next node of the graph gets."""
     return torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+
+
+def _is_weight(tensor: Tensor) -> bool:
+    return tensor.is_leaf and tensor.requires_grad
 
 
 def _distinct(tensors: list[Tensor]) -> list[Tensor]:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from . import causes
@@ -15,24 +14,11 @@ from .taints import MEANT, TOLD, Origin, Taints
 
 # Infinities may be meant, as in masks: these take them without harm, and hand them on.
 _QUIET = {
-    *(
-        "abs",
-        "add",
-        "sub",
-        "mul",
-        "div",
-        "rsub",
-        "neg",
-        "relu",
-        "hardtanh",
-        "triu",
-        "tril",
-        "topk",
-        "sort",
-    ),
+    *("abs", "add", "sub", "mul", "div", "rsub", "neg", "relu", "hardtanh", "triu", "tril"),
     *("maximum", "minimum", "max", "min", "amax", "amin", "clamp", "clamp_min", "clamp_max"),
     *("cummax", "cummin", "logsumexp", "logaddexp", "logcumsumexp", "log_softmax", "softmax"),
     *("where", "masked_fill", "masked_scatter", "scatter", "scatter_reduce", "index_put"),
+    *("sort", "topk"),
 }
 _COPIES = {
     *("clone", "to_copy", "copy", "lift", "reshape_copy", "cat", "stack", "repeat", "flip", "roll"),
@@ -60,7 +46,8 @@ class Event(NamedTuple):
 
     arguments: by name, without those that it wrote and of which nothing is known. before: copies
     of those that it wrote; overwritten: the others, by name, and whether they were bad before.
-    traced: whether a gradient goes through it.
+    traced: whether a gradient goes through it. stepping: whether it is part of an
+    optimizer's step, or writes a weight.
     """
 
     op: str
@@ -69,6 +56,7 @@ class Event(NamedTuple):
     overwritten: dict[str, list[tuple[Tensor, bool]]]
     results: list[Tensor]
     traced: bool
+    stepping: bool
 
     @property
     def name(self) -> str:
@@ -98,10 +86,6 @@ class Event(NamedTuple):
         values = self.arguments.values()
         given = any(isinstance(value, float) and not math.isfinite(value) for value in values)
         return given and self.name in _FILLS
-
-    def aside(self) -> bool:
-        """Whether, while a graph is made, this is no part of it."""
-        return torch.is_grad_enabled() and not self.traced
 
     def holds_nan(self) -> bool:
         return any(bool(tensor.isnan().any()) for tensor in self.results)
@@ -146,20 +130,15 @@ def _made(event: Event) -> Verdict:
     infinities of positions and masks, numbers that stand for what is missing."""
     if event.is_fill():
         return MADE_ASIDE
-    if event.name == "log" and _is_mask(event.arguments["self"]):
-        return Verdict(False, MEANT)
-    return MADE_ASIDE if event.aside() and not event.holds_nan() else MADE
+    aside = not (event.traced or event.stepping or event.holds_nan())
+    return MADE_ASIDE if aside else MADE
 
 
 def _takes_infinities(event: Event) -> bool:
-    """Without harm: in masks, and in what no gradient goes through."""
+    """Without harm, as masks do."""
     if event.name in _BIASED:
         return all(given.name == "self" for given in event.given() if given.bad)
-    return event.name in _QUIET or event.aside()
-
-
-def _is_mask(tensor: Tensor) -> bool:
-    return not tensor.requires_grad and bool(((tensor == 0) | (tensor == 1)).all())
+    return event.name in _QUIET and not event.stepping
 
 
 def _hides_a_row(event: Event) -> bool:

@@ -11,7 +11,6 @@ from ..._where import RunningModule, caller
 from . import causes
 from .backward import NodeEvent
 from .findings import Finding, TensorSummary, counts_of, first_index, line_of, summary_of
-from .forward import first_of
 from .judge import Event, Given
 from .names import Known, Names
 from .operations import is_bad, values_of
@@ -70,7 +69,7 @@ class Scene:
         names = list(map(self.names.look_up(), (given.memory for given in inputs)))
         parameter, place = origin.name if origin else "", self.place()
         direction = "forward"
-        if _is_step([one.kind for one in names if one]):
+        if _is_step(event, [one.kind for one in names if one]):
             direction = "optimizer"
             parameter = parameter or next((one.name for one in names if one), "")
             place = place.in_module_of(parameter)
@@ -153,7 +152,6 @@ def _beside(event: Event) -> list[Given]:
     return [g for g in given if g.place in (0, place)] if place else given
 
 
-def _is_step(kinds: list[str]) -> bool:
+def _is_step(event: Event, kinds: list[str]) -> bool:
     """Within an optimizer's step, or where gradients go in."""
-    within = first_of(("torch/nn/modules/module.py", "torch/optim/optimizer.py"))
-    return within == 1 or (within is None and ("gradient" in kinds or "state" in kinds))
+    return event.stepping or "gradient" in kinds or "state" in kinds
