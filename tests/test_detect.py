@@ -312,3 +312,13 @@ def test_gradients_of_the_loss_itself():
         F.nll_loss(model(torch.ones(2, 4)), torch.full((2,), -100)).backward()
     assert found.first.cause == "empty selection"
     assert found.first.module == "(outside the model)"
+
+
+def test_uninitialised_memory():
+    def act(x):
+        memory = torch.empty(2, 4)
+        memory.view(torch.int32).fill_(-1)  # all bits: a NaN
+        return x + memory
+
+    first = found_in(Block(act)).first
+    assert (first.op, first.cause) == ("add", "uninitialised memory")

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .judge import Event
 from .operations import Facts, argument, arguments, facts_of, is_bad, local, tensors_in, values_of
+from .taints import RAW
 
 if TYPE_CHECKING:
     from .detect import Detection
@@ -41,6 +42,9 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         call = _Call(func, facts, args, kwargs)
         result = func(*args, **kwargs)
+        if facts.raw:
+            self.detection.scene.taints.put(result, RAW)
+            return result
         self.detection.operations += 1
         self._read(call, tensors_in(result))
         return result

@@ -15,18 +15,26 @@ _RAW_MEMORY = {
     *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"),
     "_efficientzerotensor",
 }
-_OTHER_SPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "profiler", "prim")
+_OTHER_SPACES = (
+    "c10d",
+    "fsdp",
+    "_c10d_functional",
+    "_c10d_functional_autograd",
+    "profiler",
+    "prim",
+)
 _PLAIN = (Tensor, torch.nn.Parameter)
 _UNDECLARED = {"native_batch_norm": (3, 4), "_batch_norm_impl_index": (3, 4)}
 
 
 class Facts(NamedTuple):
-    """name: of the operation. passes: it makes no values of its own (a view, raw memory, a
-    collective that has not ended yet). written: positions of the arguments that it writes.
-    keeps: results after the first are for its backward, and may be infinite."""
+    """name: of the operation. passes: it makes no values of its own (a view, a collective that has
+    not ended yet). raw: it gives memory as it is. written: positions of the arguments that it
+    writes. keeps: results after the first are for its backward, and may be infinite."""
 
     name: str
     passes: bool
+    raw: bool
     written: tuple[int, ...]
     keeps: bool
 
@@ -38,9 +46,9 @@ def facts_of(func: Any) -> Facts:
     ]
     aliases = [r.alias_info for r in func._schema.returns if r.alias_info]
     is_view = bool(aliases) and not any(alias.is_write for alias in aliases)
-    passes = is_view or space in _OTHER_SPACES or name in _RAW_MEMORY
+    passes = is_view or space in _OTHER_SPACES
     keeps = "attention" in name or "ctc_loss" in name
-    return Facts(name, passes, (*written, *_UNDECLARED.get(name, ())), keeps)
+    return Facts(name, passes, name in _RAW_MEMORY, (*written, *_UNDECLARED.get(name, ())), keeps)
 
 
 def argument(func: Any, place: int, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from . import causes
 from .operations import values_of
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Origin:
 
 TOLD = Origin()  # a finding says it, or one from which it follows
 MEANT = Origin(meant=True)
+RAW = Origin(causes.MEMORY)
 
 
 class Taints:
