@@ -11,7 +11,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .judge import Event
-from .operations import Facts, argument, arguments, facts_of, is_bad, local, tensors_in, values_of
+from .operations import (
+    Facts,
+    argument,
+    arguments,
+    facts_of,
+    is_bad,
+    is_inexact,
+    local,
+    tensors_in,
+    values_of,
+)
 from .taints import RAW
 
 if TYPE_CHECKING:
@@ -65,7 +75,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if bad:
             self.detection.judge(call.event(bad))
         else:
-            for tensor in written:
+            for tensor in filter(is_inexact, written):
                 self.detection.scene.taints.overwritten(tensor)
         if call.facts.name == "_amp_update_scale_":
             scale, found_inf = call.args[0], call.args[2]

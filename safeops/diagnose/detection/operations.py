@@ -90,9 +90,14 @@ def local(value: Any) -> Any:
     return [local(part) for part in value] if isinstance(value, (tuple, list)) else value
 
 
+def is_inexact(tensor: Tensor) -> bool:
+    """Of a dtype that has a NaN."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def is_bad(tensor: Tensor) -> bool:
     """Whether it holds a NaN or an infinity; no, where its values cannot be read."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
+    if not is_inexact(tensor):
         return False
     readings = read_one(tensor)
     if readings is not None:

@@ -13,7 +13,7 @@ from .backward import NodeEvent
 from .findings import Finding, TensorSummary, counts_of, first_index, line_of, summary_of
 from .judge import Event, Given
 from .names import Known, Names
-from .operations import is_bad, values_of
+from .operations import is_bad, is_inexact, values_of
 from .taints import TOLD, Origin, Taints
 
 _SHOWN = 8  # inputs of a finding
@@ -147,7 +147,7 @@ def _named(name: str, known: Known | None) -> str:
 
 def _beside(event: Event) -> list[Given]:
     """Floating inputs; of lists those at the place of the first bad result."""
-    given = [g for g in event.given() if g.memory.is_floating_point() or g.memory.is_complex()]
+    given = [g for g in event.given() if is_inexact(g.memory)]
     place = next((g.place for g in given if g.memory is event.results[0]), 0)
     return [g for g in given if g.place in (0, place)] if place else given
 
