@@ -1,6 +1,7 @@
 """python -m benchmarks: times safeops beside torch and the hand-written forms.
 
 python -m benchmarks --check measures only what is promised, and exits with 1 on a miss.
+python -m benchmarks.scan is on its own: a scan of a checkpoint beside a read of its bytes.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .diagnose import EVERY_STEP, EVERY_TENTH, TRANSFORMER
 from .elementwise import BROADCAST, SAME
 from .gpu import CPU
 from .gradients import CLIPPED, GPT2, IN_MODULE, MANY, ONE
@@ -217,4 +218,9 @@ SWAP: tuple[Requirement, ...] = (
     of_gradients("safe_mode", (OTHER,), 1.0, against="2 µs a call", seconds=CALLS * 2e-6),
     of_gradients("swap_", (MODEL,), 1 / 1.03),
 )
-REQUIREMENTS: tuple[Requirement, ...] = (*ELEMENTWISE, *SOFTMAX, *GRADIENTS, *SWAP)
+DIAGNOSE: tuple[Requirement, ...] = (
+    of_gradients("detect", (TRANSFORMER,), 1 / 2.5),
+    of_gradients("monitor", (EVERY_STEP,), 1 / 1.05),
+    of_gradients("monitor", (EVERY_TENTH,), 1 / 1.01),
+)
+REQUIREMENTS: tuple[Requirement, ...] = (*ELEMENTWISE, *SOFTMAX, *GRADIENTS, *SWAP, *DIAGNOSE)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from . import elementwise, gpu_rows, gradients, softmax, swap
+from . import diagnose, elementwise, gpu_rows, gradients, softmax, swap
 from .gpu import CPU
 from .rows import Row
 
-ROWS: tuple[Row, ...] = (*elementwise.ROWS, *softmax.ROWS, *gradients.ROWS, *swap.ROWS)
+ROWS: tuple[Row, ...] = (
+    *elementwise.ROWS,
+    *softmax.ROWS,
+    *gradients.ROWS,
+    *swap.ROWS,
+    *diagnose.ROWS,
+)
 OPS: tuple[str, ...] = tuple(dict.fromkeys(row.op for row in ROWS))
 
 

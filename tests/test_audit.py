@@ -9,7 +9,8 @@ from torch import nn
 
 from safeops.diagnose.auditing.audit import AuditFinding, AuditReport, audit
 from safeops.diagnose.auditing.findings import KINDS
-from tests.audit_cases import CASES, net, settings, table
+from tests.audit_cases import CASES
+from tests.audited import net, settings, table
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)

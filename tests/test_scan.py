@@ -11,26 +11,9 @@ from safeops.diagnose.scanning import bytes as stored_bytes
 from safeops.diagnose.scanning import elements
 from safeops.diagnose.scanning.scan import scan
 from tests.scan_files import HEALTHY, STEADY, WEIGHT, npy, npz, repacked, safetensors, saved
+from tests.scanned import one, scanned
 
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.fixture
-def scanned(tmp_path):
-    """The report of a file with this content."""
-
-    def write(content, name="file"):
-        path = tmp_path / name
-        path.write_bytes(content)
-        return scan(path)
-
-    return write
-
-
-def one(report):
-    assert not report.errors, report.errors
-    (tensor,) = report.tensors
-    return tensor
 
 
 FORMATS = {
@@ -46,7 +29,7 @@ FORMATS = {
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_format_gives_the_counts(form, scanned):
+def test_every_format_gives_the_counts(form):
     tensor = one(scanned(FORMATS[form](WEIGHT)))
     assert tensor.dtype == "float32"
     assert tensor.shape == (2, 3)
@@ -56,7 +39,7 @@ def test_every_format_gives_the_counts(form, scanned):
 
 
 @pytest.mark.parametrize("form", HEALTHY)
-def test_healthy_files_are_quiet(form, scanned):
+def test_healthy_files_are_quiet(form):
     report = scanned(HEALTHY[form]())
     assert report
     assert not report.findings
@@ -96,7 +79,7 @@ def expected(x):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_floats_of_every_kind(dtype, scanned, route):
+def test_floats_of_every_kind(dtype, route):
     tiny = torch.finfo(dtype).tiny
     x = torch.randn(1000, dtype=torch.float64).to(dtype)
     x[::7], x[1::50], x[2::99], x[3::11], x[4::13] = 0.0, NAN, -INF, tiny / 2, tiny
@@ -104,7 +87,7 @@ def test_floats_of_every_kind(dtype, scanned, route):
 
 
 @pytest.mark.parametrize("name", FLOAT8)
-def test_every_float8_value(name, scanned):
+def test_every_float8_value(name):
     if not hasattr(torch, name):
         pytest.skip("this torch does not have it")
     x = torch.arange(256, dtype=torch.uint8).view(getattr(torch, name))
@@ -126,13 +109,13 @@ def test_every_float8_value(name, scanned):
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_extremes_are_those_of_the_finite(values, dtype, scanned):
+def test_extremes_are_those_of_the_finite(values, dtype):
     x = torch.tensor(values, dtype=dtype)
     assert one(scanned(saved(x)))[4:11] == expected(x)
 
 
 @pytest.mark.parametrize("kind", ["normal", "positive", "negative", "growing", "with nan"])
-def test_extremes_over_many_blocks(kind, scanned, monkeypatch):
+def test_extremes_over_many_blocks(kind, monkeypatch):
     """The blocks in which no extreme is looked for hold none."""
     monkeypatch.setattr(elements, "BLOCK", 64)
     monkeypatch.setattr(stored_bytes, "CHUNK", 2048)
@@ -147,7 +130,7 @@ def test_extremes_over_many_blocks(kind, scanned, monkeypatch):
 @pytest.mark.parametrize(
     "dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool]
 )
-def test_integers_have_extremes_only(dtype, scanned):
+def test_integers_have_extremes_only(dtype):
     x = (
         torch.tensor([0, 1, 1]).to(dtype)
         if dtype is torch.bool
@@ -159,20 +142,20 @@ def test_integers_have_extremes_only(dtype, scanned):
 
 
 @pytest.mark.parametrize(("bits", "code"), [(16, "u2"), (32, "u4"), (64, "u8")])
-def test_unsigned_integers(bits, code, scanned):
+def test_unsigned_integers(bits, code):
     top = 2**bits - 1
     data = b"".join(n.to_bytes(bits // 8, "little") for n in (5, top, 7))
     tensor = one(scanned(npy(None, f"<{code}", shape=(3,), data=data)))
     assert (tensor.dtype, tensor.min, tensor.max) == (f"uint{bits}", 5, top)
 
 
-def test_complex_numbers_by_their_parts(scanned):
+def test_complex_numbers_by_their_parts():
     x = torch.tensor([complex(1, NAN), complex(-INF, -7), complex(0, 2)])
     assert one(scanned(saved(x)))[3:11] == (3, 1, 0, 1, 0, 1, -7.0, 2.0)
 
 
 @pytest.mark.parametrize("code", [">f4", ">f8", ">i2", ">c8"])
-def test_the_other_byte_order(code, scanned):
+def test_the_other_byte_order(code):
     np = pytest.importorskip("numpy")
     array = np.array([[1, -2, 300], [4, 5, 6]]).astype(code)
     tensor = one(scanned(npy(None, code, shape=(2, 3), data=array.tobytes())))
@@ -180,14 +163,14 @@ def test_the_other_byte_order(code, scanned):
     assert tensor.max == (300 if code != ">c8" else 300.0)
 
 
-def test_a_big_endian_checkpoint(scanned):
+def test_a_big_endian_checkpoint():
     swapped = bytes(STEADY.view(torch.uint8).view(-1, 4).flip(1).flatten().tolist())
     replace = {"archive/data/0": swapped, "archive/byteorder": b"big"}
     tensor = one(scanned(repacked(saved(STEADY), replace=replace)))
     assert (tensor.min, tensor.max) == (-1.0, 3.0)
 
 
-def test_views_are_read_as_they_are(scanned):
+def test_views_are_read_as_they_are():
     x = torch.arange(60.0).view(6, 10)
     x[0, 9], x[5, 0] = NAN, INF
     views = {
@@ -212,14 +195,14 @@ def test_views_are_read_as_they_are(scanned):
             )
 
 
-def test_large_views_come_in_pieces(scanned, monkeypatch):
+def test_large_views_come_in_pieces(monkeypatch):
     monkeypatch.setattr(stored_bytes, "CHUNK", 256)
     monkeypatch.setattr("safeops.diagnose.scanning.views.CHUNK", 256)
     x = torch.randn(5, 7, 90)[:, :, 1:80]
     assert one(scanned(saved(x)))[4:11] == expected(x)
 
 
-def test_unknown_dtypes_of_safetensors_are_named(scanned):
+def test_unknown_dtypes_of_safetensors_are_named():
     content = safetensors({"x": STEADY, "y": STEADY}, {"x": {"dtype": "F6_E2M3"}})
     x, y = scanned(content).tensors
     assert (x.dtype, y.why) == ("F6_E2M3", "")
@@ -227,18 +210,18 @@ def test_unknown_dtypes_of_safetensors_are_named(scanned):
 
 
 @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this torch has none")
-def test_packed_floats_are_named(scanned):
+def test_packed_floats_are_named():
     x = torch.zeros(4, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     assert "not known" in one(scanned(saved(x))).why
 
 
-def test_complex_halves(scanned):
+def test_complex_halves():
     x = torch.view_as_complex(torch.tensor([[1.0, -2.0], [NAN, 4.0]], dtype=torch.float16))
     assert one(scanned(saved(x)))[4:11] == (1, 0, 0, 0, 0, -2.0, 4.0)
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_more_than_one_chunk(form, scanned):
+def test_more_than_one_chunk(form):
     x = torch.zeros(5 << 20)
     x[-1], x[0] = -3.0, NAN
     assert one(scanned(FORMATS[form](x)))[4:11] == (1, 0, 0, 0, len(x) - 2, -3.0, 0.0)

@@ -20,23 +20,7 @@ from tests.scan_files import (
     saved,
     with_pickle,
 )
-
-
-@pytest.fixture
-def error(tmp_path):
-    """The error of a file with this content; it has no tensors."""
-
-    def write(content):
-        path = tmp_path / "file.pt"
-        path.write_bytes(content)
-        report = scan(path)
-        assert not report
-        assert not report.tensors
-        (file,) = report.files
-        return file.error
-
-    return write
-
+from tests.scanned import error
 
 FOREIGN = {
     "empty": (b"", "empty"),
@@ -57,7 +41,7 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_foreign_files(kind, error):
+def test_foreign_files(kind):
     content, says = FOREIGN[kind]
     assert says in error(content)
 
@@ -87,7 +71,7 @@ def test_no_permission_is_explained(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_rare_compressions_are_named(method, error):
+def test_rare_compressions_are_named(method):
     message = error(npz({"x": npy(STEADY, "<f4")}, method))
     assert "only stored and deflated" in message
 
@@ -114,7 +98,7 @@ BAD_SAFETENSORS = {
 
 
 @pytest.mark.parametrize("kind", BAD_SAFETENSORS)
-def test_bad_safetensors(kind, error):
+def test_bad_safetensors(kind):
     assert error(BAD_SAFETENSORS[kind])
 
 
@@ -134,7 +118,7 @@ BAD_NPY = {
 
 
 @pytest.mark.parametrize("kind", BAD_NPY)
-def test_bad_npy(kind, error):
+def test_bad_npy(kind):
     assert error(BAD_NPY[kind])
     assert error(npz({"x": BAD_NPY[kind]})) or kind == "no header"
 

@@ -10,25 +10,10 @@ import zipfile
 import pytest
 import torch
 
-from safeops.diagnose.scanning import pickles as _scan_pickle
+from safeops.diagnose.scanning import pickles, pt
 from safeops.diagnose.scanning.scan import scan
 from tests.scan_files import STEADY, npy, npz, rebuilt, saved, storage, with_pickle
-
-
-@pytest.fixture
-def error(tmp_path):
-    """The error of a file with this content; it has no tensors."""
-
-    def write(content):
-        path = tmp_path / "file.pt"
-        path.write_bytes(content)
-        report = scan(path)
-        assert not report
-        assert not report.tensors
-        (file,) = report.files
-        return file.error
-
-    return write
+from tests.scanned import error, one, scanned
 
 
 class Evil:
@@ -61,7 +46,7 @@ def plant():
     ],
 )
 @pytest.mark.parametrize("options", [{}, {"_use_new_zipfile_serialization": False}])
-def test_attacks_are_refused(func, args, options, error):
+def test_attacks_are_refused(func, args, options):
     message = error(saved({"x": STEADY, "e": Evil(func, *args)}, **options))
     assert message.startswith("refused: this pickle would run ")
     assert "weights_only" in message
@@ -82,14 +67,13 @@ def test_attacks_are_refused(func, args, options, error):
         b"c_io\nopen\n",
     ],
 )
-def test_every_way_to_call_is_seen(call, error):
+def test_every_way_to_call_is_seen(call):
     assert "refused" in error(with_pickle(b"\x80\x04" + call + b"."))
 
 
-def test_what_is_not_known_is_not_run(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(saved({"x": STEADY, "e": Evil(plant)}))
-    assert [tensor.name for tensor in scan(path).tensors] == ["x"]
+def test_what_is_not_known_is_not_run():
+    report = scanned(saved({"x": STEADY, "e": Evil(plant)}))
+    assert [tensor.name for tensor in report.tensors] == ["x"]
     assert PLANTED == "planted"
 
 
@@ -136,29 +120,23 @@ BROKEN_PICKLES = {
 
 
 @pytest.mark.parametrize("kind", BROKEN_PICKLES)
-def test_broken_pickles(kind, error):
+def test_broken_pickles(kind):
     assert error(with_pickle(BROKEN_PICKLES[kind]))
 
 
-def test_the_hand_made_pickle_is_right(tmp_path):
+def test_the_hand_made_pickle_is_right():
     """So that the broken ones are broken where they mean to be."""
-    path = tmp_path / "file"
-    path.write_bytes(with_pickle(rebuilt(1, (2,), (2,))))
-    (tensor,) = scan(path).tensors
+    tensor = one(scanned(with_pickle(rebuilt(1, (2,), (2,)))))
     assert (tensor.min, tensor.max) == (0.0, 2.0)
 
 
-def test_expanded_without_end_is_read_once(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(with_pickle(rebuilt(4, (1 << 40, 1 << 20), (0, 0))))
-    (tensor,) = scan(path).tensors
+def test_expanded_without_end_is_read_once():
+    tensor = one(scanned(with_pickle(rebuilt(4, (1 << 40, 1 << 20), (0, 0)))))
     assert (tensor.numel, tensor.zeros, tensor.max) == (1 << 60, 0, 3.0)
 
 
-def test_overlapping_windows_are_named(tmp_path):
-    path = tmp_path / "file"
-    path.write_bytes(with_pickle(rebuilt(0, (3, 3), (1, 1))))
-    assert "overlap" in scan(path).tensors[0].why
+def test_overlapping_windows_are_named():
+    assert "overlap" in scanned(with_pickle(rebuilt(0, (3, 3), (1, 1)))).tensors[0].why
 
 
 def peak_of(call):
@@ -189,19 +167,17 @@ def test_bombs_take_little(kind, tmp_path):
     assert peak_of(lambda: scan(path)) < 100 << 20
 
 
-def test_too_many_steps(error, monkeypatch):
-    monkeypatch.setattr(_scan_pickle, "STEPS", 1000)
+def test_too_many_steps(monkeypatch):
+    monkeypatch.setattr(pickles, "STEPS", 1000)
     assert "at most 1000 steps" in error(with_pickle(b"\x80\x02" + b"]" * 2000 + b"."))
 
 
-def test_too_large_a_pickle(error, monkeypatch):
-    from safeops.diagnose.scanning import pt as _scan_torch
-
-    monkeypatch.setattr(_scan_torch, "SIZE", 1000)
+def test_too_large_a_pickle(monkeypatch):
+    monkeypatch.setattr(pt, "SIZE", 1000)
     assert "at most 1000 bytes" in error(with_pickle(b"\x80\x02" + b"]" * 2000 + b"."))
 
 
-def test_too_much_work(error):
+def test_too_much_work():
     """A small file whose many views would read it over and over."""
     x = torch.zeros(1 << 16)
     views = [x[i:] for i in range(400)]
@@ -218,7 +194,7 @@ def test_a_bomb_of_zeros_is_streamed(tmp_path):
     assert found[0].tensors[0].zeros == 32 << 20
 
 
-def test_a_zip_that_claims_too_much(error):
+def test_a_zip_that_claims_too_much():
     content = bytearray(npz({"x": npy(STEADY, "<f4")}, zipfile.ZIP_DEFLATED))
     entry = content.rindex(b"PK\1\2")
     content[entry + 24 : entry + 28] = struct.pack("<I", 1 << 31)

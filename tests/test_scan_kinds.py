@@ -7,30 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from safeops.diagnose.scanning import elements as _scan_elements
-from safeops.diagnose.scanning.scan import scan
+from safeops.diagnose.scanning import elements
 from tests.scan_files import STEADY, npy, npz, saved
+from tests.scanned import scanned
 
 
-@pytest.fixture
-def scanned(tmp_path):
-    """The report of a file with this content."""
-
-    def write(content, name="file"):
-        path = tmp_path / name
-        path.write_bytes(content)
-        return scan(path)
-
-    return write
-
-
-def one(report):
-    assert not report.errors, report.errors
-    (tensor,) = report.tensors
-    return tensor
-
-
-def test_names_of_a_whole_model_and_optimizer(scanned):
+def test_names_of_a_whole_model_and_optimizer():
     model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.randn(4, 2)).sum().backward()
@@ -43,7 +25,7 @@ def test_names_of_a_whole_model_and_optimizer(scanned):
     assert len(names) == 7 + 12
 
 
-def test_other_objects_are_left_out(scanned):
+def test_other_objects_are_left_out():
     content = {
         "args": argparse.Namespace(lr=0.1, start=STEADY),
         "counts": collections.Counter("abc"),
@@ -63,7 +45,7 @@ class Marked(torch.Tensor):
     """A subclass, which a file names with its module."""
 
 
-def test_subclasses_and_attributes(scanned):
+def test_subclasses_and_attributes():
     marked = STEADY.as_subclass(Marked)
     parameter = nn.Parameter(STEADY.clone())
     parameter.note = "kept"
@@ -71,11 +53,11 @@ def test_subclasses_and_attributes(scanned):
     assert [(t.name, t.max) for t in tensors] == [("marked", 3.0), ("parameter", 3.0)]
 
 
-def test_tied_tensors_are_reported_each_and_read_once(scanned, monkeypatch):
+def test_tied_tensors_are_reported_each_and_read_once(monkeypatch):
     read = []
-    plain = _scan_elements.Elements.add
+    plain = elements.Elements.add
     monkeypatch.setattr(
-        _scan_elements.Elements, "add", lambda self, x: (read.append(len(x)), plain(self, x))
+        elements.Elements, "add", lambda self, x: (read.append(len(x)), plain(self, x))
     )
     tied = nn.Parameter(STEADY)
     report = scanned(saved({"a": tied, "b": tied, "c": tied.detach()}))
@@ -84,7 +66,7 @@ def test_tied_tensors_are_reported_each_and_read_once(scanned, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch, about its own quantized and sparse tensors
-def test_what_is_not_read_is_named(scanned):
+def test_what_is_not_read_is_named():
     content = {
         "sparse": torch.eye(3).to_sparse(),
         "quantized": torch.quantize_per_tensor(STEADY, 0.1, 0, torch.qint8),
@@ -101,7 +83,7 @@ def test_what_is_not_read_is_named(scanned):
     assert "all finite" not in report.summary()
 
 
-def test_arrays_that_are_no_numbers(scanned):
+def test_arrays_that_are_no_numbers():
     content = npz(
         {
             "objects": npy(None, "|O", shape=(1,), data=b"cposix\nsystem\n"),

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from safeops.diagnose.scanning import progress as _scan_progress
+from safeops.diagnose.scanning import progress
 from safeops.diagnose.scanning.scan import scan
 from tests.scan_files import STEADY, WEIGHT, saved
 
@@ -93,8 +93,8 @@ def test_a_bar_on_demand(tmp_path, capsys):
 
 def test_the_bar_gets_to_its_end(tmp_path, monkeypatch):
     read = []
-    monkeypatch.setattr(_scan_progress.Bar, "start", lambda self, path, size: read.append(-size))
-    monkeypatch.setattr(_scan_progress.Bar, "advance", lambda self, size: read.append(size))
+    monkeypatch.setattr(progress.Bar, "start", lambda self, path, size: read.append(-size))
+    monkeypatch.setattr(progress.Bar, "advance", lambda self, size: read.append(size))
     (tmp_path / "model.pt").write_bytes(saved({"a": STEADY, "b": STEADY[:2], "c": WEIGHT}))
     scan(tmp_path / "model.pt")
     assert sum(read) == 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from .._arguments import check_model
 from .._report import Report
 from .activations import MOST, Activation
 from .batch import batch_findings, leaves
@@ -81,8 +82,7 @@ def audit(
 
 
 def _check(model: Any, optimizer: Any, batch: Any, forward: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"audit: expected a torch.nn.Module, got {type(model).__name__}")
+    check_model(model)
     if optimizer is not None and not hasattr(optimizer, "param_groups"):
         raise TypeError(
             f"audit: expected an optimizer with param_groups, got {type(optimizer).__name__}; "

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .._random import random_numbers
 from .findings import unreadable
 
 
@@ -18,7 +17,8 @@ from .findings import unreadable
 def untouched(model: nn.Module) -> Iterator[None]:
     """In training mode, without gradients. Buffers are copies while the block runs; what a module
     stores in itself is forgotten; a parameter that a forward overwrites in place stays so."""
-    with _attributes(model), _gradients(model), _random_numbers(model), torch.no_grad():
+    with _attributes(model), _gradients(model), ExitStack() as stack, torch.no_grad():
+        stack.callback(random_numbers())
         _copy_buffers(model)
         if not model.training:
             model.train()
@@ -68,18 +68,3 @@ def _gradients(model: nn.Module) -> Iterator[None]:
         for parameter, gradient in saved:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
-
-
-@contextmanager
-def _random_numbers(model: nn.Module) -> Iterator[None]:
-    """torch's of the CPU and of the model's devices, Python's, and NumPy's if it is there."""
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    numpy: Any = sys.modules.get("numpy")
-    before = random.getstate(), numpy.random.get_state() if numpy else None
-    try:
-        with torch.random.fork_rng(devices=[device.index for device in devices]):
-            yield
-    finally:
-        random.setstate(before[0])
-        if numpy:
-            numpy.random.set_state(before[1])

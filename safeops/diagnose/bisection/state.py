@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-import random
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+
+from .._random import random_numbers
 
 Back = Callable[[], Any]  # gives the value back as it was: the same object where it can be changed
 Known = set[int]  # ids of the tensors that are kept already
@@ -36,7 +36,7 @@ class TrainingState:
         self._seen: list[Any] = []
         for other in others:
             self.add(other)
-        self._random = _random_numbers()
+        self._random = random_numbers()
 
     def add(self, other: Any) -> None:
         """Take one more, unless it is there."""
@@ -187,23 +187,3 @@ def _attributes(module: nn.Module) -> Back:
     plain = (bool, int, float, str, type(None))
     values = {name: one for name, one in vars(module).items() if type(one) in plain}
     return lambda: vars(module).update(values)
-
-
-# --- random numbers ------------------------------------------------------------------------------
-
-
-def _random_numbers() -> Back:
-    python, cpu, numpy = random.getstate(), torch.get_rng_state(), sys.modules.get("numpy")
-    of_numpy = numpy.random.get_state() if numpy else None
-    started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    cuda = torch.cuda.get_rng_state_all() if started else []
-
-    def back() -> None:
-        random.setstate(python)
-        torch.set_rng_state(cpu)
-        if numpy:
-            numpy.random.set_state(of_numpy)
-        for device, state in enumerate(cuda):
-            torch.cuda.set_rng_state(state, device)
-
-    return back

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from ..._gradients import NonFiniteGradientError, NonFiniteGradientWarning
 from ..._ranks import is_sharded
 from ...gradients import check_finite
+from .._arguments import check_model
 from ..injection.targets import holds
 from .report import FINITE, FOUND, IRREPRODUCIBLE, BisectReport, Culprit, Kind, Trial
 from .state import TrainingState
@@ -202,8 +203,7 @@ class Frozen:
 
 
 def check(model: Any, step: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"expected a torch.nn.Module, got {type(model).__name__}")
+    check_model(model)
     if not callable(step):
         kind = type(step).__name__
         raise TypeError(f"expected a step that can be called without arguments, got {kind}")

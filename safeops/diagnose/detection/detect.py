@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..._where import EAGERLY, user_frame
+from .._arguments import check_model
 from .._report import Report
 from . import causes
 from .backward import NodeEvent, watched_backward
@@ -222,10 +223,7 @@ def detect(
 
     Source: torch.utils._python_dispatch.TorchDispatchMode, torch.autograd.graph.Node.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(
-            f"detect: expected an nn.Module, got {type(model).__name__}: pass the model"
-        )
+    check_model(model)
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
     unknown = [kind for kind in kinds if kind not in _KINDS]
     if unknown or not kinds:

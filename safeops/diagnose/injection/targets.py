@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._arguments import check_model, check_one_of, check_whole
+
 PLACES = ("forward", "backward", "weight", "optimizer", "batch")
 KINDS = ("nan", "inf", "huge")
 
@@ -22,15 +24,10 @@ def holds(optimizer: torch.optim.Optimizer, parameter: Tensor) -> bool:
 
 
 def check(model: Any, step: Any, what: str, where: str) -> None:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"expected a torch.nn.Module, got {type(model).__name__}")
-    if not isinstance(step, int) or isinstance(step, bool):
-        raise TypeError(f"expected a whole number for step, got {type(step).__name__}")
-    if step < 0:
-        raise ValueError(f"expected a step >= 0, got {step}")
-    for name, given, known in (("what", what, KINDS), ("where", where, PLACES)):
-        if given not in known:
-            raise ValueError(f"expected {name} to be one of {', '.join(known)}, got {given!r}")
+    check_model(model)
+    check_whole("step", step, 0)
+    check_one_of("what", what, KINDS)
+    check_one_of("where", where, PLACES)
 
 
 def check_holds(optimizer: Any, parameter: Tensor, at: str) -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from .._arguments import check_model, check_one_of, check_whole
 from .._report import Report
 from .hooks import Watch, layers_of
-from .steps import COLUMNS, KINDS, LayerStats, Step
+from .steps import COLUMNS, KINDS, LayerStats, Step, verdict_on
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,20 +62,10 @@ def monitor(
     >>> m.layers, m.steps, m.column("nan", "gradient").tolist()
     (['0', '1'], [0], [[0.0], [0.0]])
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"expected a torch.nn.Module to monitor, got {type(model).__name__}")
-    return Monitor(
-        model, _at_least_one("every", every), _at_least_one("history", history), filter_fn,
-        gradients, evaluation,
-    )  # fmt: skip
-
-
-def _at_least_one(name: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"expected an integer as {name}, got {type(value).__name__}: {value!r:.40}")
-    if value < 1:
-        raise ValueError(f"expected {name} >= 1, got {value}")
-    return value
+    check_model(model)
+    check_whole("every", every, 1)
+    check_whole("history", history, 1)
+    return Monitor(model, every, history, filter_fn, gradients, evaluation)
 
 
 class Monitor(Report):
@@ -145,11 +136,11 @@ class Monitor(Report):
         """
         if not -len(self._kept) <= step < len(self._kept):
             raise IndexError(f"expected one of {len(self._kept)} kept steps, got {step}")
-        found = self._stats(self._settle()[step])
-        return [stats for stats in found if stats is not None]
+        return self._stats(self._settle()[step])
 
-    def _stats(self, step: Step) -> list[LayerStats | None]:
-        return [step.stats(place, name) for place, name in enumerate(self.layers * len(KINDS))]
+    def _stats(self, step: Step) -> list[LayerStats]:
+        found = (step.stats(place, name) for place, name in enumerate(self.layers * len(KINDS)))
+        return [stats for stats in found if stats is not None]
 
     def column(self, name: str, kind: str = "activation") -> Tensor:
         """A column over all kept steps.
@@ -164,18 +155,14 @@ class Monitor(Report):
         Raises:
             ValueError: another name or kind.
         """
-        for value, known in ((name, COLUMNS), (kind, KINDS)):
-            if value not in known:
-                raise ValueError(f"expected one of {', '.join(known)}, got {value!r}")
-        first = KINDS.index(kind) * len(self.layers)
+        check_one_of("the column", name, COLUMNS)
+        check_one_of("kind", kind, KINDS)
+        kept, first = self._settle(), KINDS.index(kind) * len(self.layers)
         values = [
-            [
-                math.nan if (stats := step.stats(first + i, "")) is None else getattr(stats, name)
-                for step in self._settle()
-            ]
+            [getattr(step.stats(first + i, ""), name, math.nan) for step in kept]
             for i in range(len(self.layers))
         ]
-        return torch.tensor(values, dtype=torch.float64).reshape(len(self.layers), len(self._kept))
+        return torch.tensor(values, dtype=torch.float64)
 
     def to_tensorboard(self, writer: Any, tag: str = "monitor", last: int | None = None) -> None:
         """writer.add_scalar("tag/kind/column/layer", value, step) for all that was seen.
@@ -192,7 +179,7 @@ class Monitor(Report):
             raise TypeError(f"expected a writer with add_scalar, got {type(writer).__name__}")
         kept = list(self._settle())
         for step in kept if last is None else kept[max(0, len(kept) - last) :]:
-            for stats in filter(None, self._stats(step)):
+            for stats in self._stats(step):
                 for name in COLUMNS:
                     path = f"{tag}/{stats.kind}/{name}/{stats.layer}"
                     writer.add_scalar(path, getattr(stats, name), step.number)
@@ -219,27 +206,8 @@ class Monitor(Report):
         if not self._kept:
             return "no step seen: give monitor the module that is called, in training mode"
         seen = f"{len(self._kept)} steps kept of {self.seen}, {len(self.layers)} layers"
-        first = next(filter(None, map(self._first_bad, self._settle())), None)
-        return f"{seen}: {first or self._nearest()}"
-
-    def _first_bad(self, step: Step) -> str | None:
-        bad = (stats for stats in self._stats(step) if stats is not None and stats.bad)
-        stats = next(bad, None)
-        if stats is None:
-            return None
-        place = f"step {step.number}, in the {stats.kind} of {stats.layer}"
-        return f"not finite since {place} ({stats.nan} NaN, {stats.inf} Inf)"
-
-    def _nearest(self) -> str:
-        """Of finite steps, how near the nearest came to overflow."""
-        every = [(s, step) for step in self._kept for s in self._stats(step) if s is not None]
-        if not every:
-            return "no layer ran"
-        stats, step = min(every, key=lambda pair: pair[0].headroom)
-        return (
-            f"all finite, at least {stats.headroom:.1f} octaves from overflow "
-            f"({stats.kind} of {stats.layer}, step {step.number})"
-        )
+        read = [(step.number, stats) for step in self._settle() for stats in self._stats(step)]
+        return f"{seen}: {verdict_on(read)}"
 
     def columns(self) -> Sequence[str]:
         return LayerStats._fields

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -45,6 +46,21 @@ class LayerStats(NamedTuple):
 
 
 COLUMNS = LayerStats._fields[2:]
+
+
+def verdict_on(read: Sequence[tuple[int, LayerStats]]) -> str:
+    """Where it was not finite first, or else how near the nearest came to overflow."""
+    if not read:
+        return "no layer ran"
+    for step, stats in read:
+        if stats.bad:
+            place = f"step {step}, in the {stats.kind} of {stats.layer}"
+            return f"not finite since {place} ({stats.nan} NaN, {stats.inf} Inf)"
+    step, stats = min(read, key=lambda pair: pair[1].headroom)
+    return (
+        f"all finite, at least {stats.headroom:.1f} octaves from overflow "
+        f"({stats.kind} of {stats.layer}, step {step})"
+    )
 
 
 class Step:
