@@ -30,6 +30,7 @@ from torch.compiler import is_compiling
 
 from . import _extension
 
+is_legacy_batched = _is_legacy_batched
 mode_count = _mode_count  # how many TorchFunctionModes are in force
 # torch before 2.7 does not tell an export from a compilation
 _is_exporting = getattr(torch.compiler, "is_exporting", is_compiling)
@@ -132,7 +133,7 @@ def readable(tensor: Tensor, anywhere: bool = False) -> bool:
         return False
     if _dispatch_mode(_ModeKey.PROXY) is not None:  # make_fx, which would bake the answer in
         return False
-    return not _is_legacy_batched(tensor)  # torch.autograd.grad(..., is_grads_batched=True)
+    return not is_legacy_batched(tensor)  # torch.autograd.grad(..., is_grads_batched=True)
 
 
 def sizes(tensor: Tensor) -> Sequence[int]:

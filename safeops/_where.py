@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 from torch.nn.modules import module as torch_module
 
 OUTSIDE = "(outside the model)"
@@ -38,7 +39,7 @@ class RunningModule:
         with ExitStack() as stack:
             stack.callback(enter.remove)
             stack.callback(leave.remove)
-            if any(type(module).__name__ == "OptimizedModule" for module in self.names):
+            if "torch._dynamo" in sys.modules:  # it warns of hooks of all modules
                 stack.enter_context(warnings.catch_warnings())
                 warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are")
             self.within = stack.pop_all()
@@ -47,12 +48,12 @@ class RunningModule:
         self.within.close()
 
     def _enter(self, module: nn.Module, args: Any) -> None:
-        if threading.get_ident() == self.thread:
-            self.begun += module is self.model
+        if not is_compiling() and threading.get_ident() == self.thread:
+            self.begun += module is self.model and not recomputing()
             self.running.append(self.names.get(module, self.running[-1]))
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if threading.get_ident() == self.thread and len(self.running) > 1:
+        if not is_compiling() and threading.get_ident() == self.thread and len(self.running) > 1:
             self.running.pop()
 
 
@@ -63,18 +64,26 @@ def plain_path(name: str) -> str:
 
 def user_frame() -> FrameType | None:
     """The innermost frame outside torch and safeops."""
-    return caller()[0]
+    return callers()[0]
 
 
-def caller() -> tuple[FrameType | None, tuple[str, ...]]:
-    """The innermost frame outside torch and safeops, and the functions that it called to be here,
-    the outermost last."""
+def callers() -> tuple[FrameType | None, FrameType | None, tuple[str, ...]]:
+    """The innermost frame outside torch and safeops; the innermost of the user's own program,
+    which is another one where a library runs the model; and the functions of torch in between, the
+    outermost last."""
     frame: FrameType | None = sys._getframe(1)
     within = []
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         within.append(frame.f_code.co_name)
         frame = frame.f_back
-    return frame, tuple(within)
+    own = frame
+    while own is not None and _is_installed(own.f_code.co_filename):
+        own = own.f_back
+    return frame, own, tuple(within)
+
+
+def _is_installed(file: str) -> bool:
+    return "site-packages" in file or "dist-packages" in file
 
 
 class _Eagerly:

@@ -1,14 +1,15 @@
-"""Why an operation made a NaN or an infinity of finite numbers, and what prevents it."""
+"""Why an operation made a NaN or an infinity of finite numbers."""
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from .operations import values_of
 
 DIVISION = "division by zero"
 LOG = "log of a non-positive number"
@@ -22,6 +23,7 @@ MASKED = "fully masked softmax"
 EMPTY = "empty selection"
 SINGULAR = "singular matrix"
 UNDEFINED = "inf - inf or 0 * inf"
+BROKEN = "undefined gradient"
 INPUT = "bad input"
 WEIGHT = "bad weight"
 STATE = "bad optimizer state"
@@ -30,24 +32,12 @@ CONSTANT = "constant that is not finite"
 MEMORY = "uninitialised memory"
 RANK = "bad gradient of another rank"
 
-_GENERAL = {
-    OVERFLOW: "scale what goes in, lower the learning rate, or clip: safeops.clip_grad_norm_",
-    HALF_OVERFLOW: "keep this module in float32 or bfloat16: safeops.bisect_autocast names the set",
-    EXPLODING: "clip: safeops.clip_grad_norm_(parameters, max_norm), or lower the learning rate",
-    EMPTY: "leave out batches without elements",
-    SINGULAR: "add a small multiple of the identity to the matrix",
-    UNDEFINED: "keep infinities out of products and differences: mask with torch.where",
-    INPUT: "clean the data: safeops.audit(model, batch=batch) says where",
-    WEIGHT: "load or initialise it again; safeops.audit(model) lists all that are bad",
-    STATE: "make the optimizer again; safeops.audit(model, optimizer) lists all that is bad",
-    GRADIENT: "look at the hooks on this tensor, and at the gradient given to backward()",
-    CONSTANT: "write a finite number; allow=(op,) if it is meant",
-    MEMORY: "fill what torch.empty gives before it is read",
-    RANK: "see the report of the other ranks",
-}
-CAUSES = (DIVISION, LOG, SQRT, DOMAIN, SLOPE, MASKED, *_GENERAL)
+CAUSES = (
+    *(DIVISION, LOG, SQRT, DOMAIN, SLOPE, MASKED, EMPTY, SINGULAR, OVERFLOW, HALF_OVERFLOW),
+    *(EXPLODING, UNDEFINED, BROKEN, INPUT, WEIGHT, STATE, GRADIENT, RANK, CONSTANT, MEMORY),
+)
 
-_SIGNS = {"div": "/", "pow": "**"}
+_FACTORS = ("inv", "solve", "chol", "lu_factor", "eig", "svd", "qr", "ldl")
 _Inputs = Mapping[str, Any]
 _Rule = tuple[str, Callable[[_Inputs], Any]]
 
@@ -148,6 +138,8 @@ _RULES: dict[str, tuple[_Rule, ...]] = {
     "nll_loss_nd": ((EMPTY, lambda inputs: True),),
     "nll_loss": ((EMPTY, lambda inputs: True),),
     "nll_loss2d": ((EMPTY, lambda inputs: True),),
+    "linalg_svd": ((SLOPE, lambda saved: True),),
+    "linalg_eigh": ((SLOPE, lambda saved: True),),
     "ctc_loss": ((DOMAIN, lambda inputs: True),),
 }
 
@@ -162,16 +154,37 @@ def forward_cause(op: str, inputs: _Inputs, result: Tensor) -> str | None:
     found = cause_by_rule(op, {**inputs, "result": result})
     if found is not None:
         return found
-    if op.startswith(("linalg_", "cholesky", "lu_", "inverse")):
+    if any(word in op for word in _FACTORS):
         return SINGULAR
     return UNDEFINED if any(_is_infinite(value) for value in inputs.values()) else None
 
 
-def backward_cause(op: str, saved: _Inputs) -> str | None:
-    """Of a node of the graph that got finite gradients; saved: what the forward kept, if that can
-    be seen."""
+def backward_cause(
+    op: str, saved: _Inputs, gradients: Sequence[Tensor], dtype: torch.dtype
+) -> str | None:
+    """Of a node of the graph that got finite gradients; None if it overflowed.
+
+    saved: what the forward kept, if that can be seen. gradients: those that came in. dtype: of
+    what it gave.
+    """
     rules = _RULES.get(op, ())
-    return cause_by_rule(op, saved) if saved or not rules else rules[-1][0]
+    if rules and not saved:
+        return rules[-1][0]
+    if any(_is_infinite(value) for value in saved.values()):
+        return cause_by_rule(op, saved) or UNDEFINED
+    overflows = dtype.itemsize == 2 or _any_large(saved, gradients)
+    return cause_by_rule(op, saved) or (None if overflows else BROKEN)
+
+
+def _any_large(saved: _Inputs, gradients: Sequence[Tensor]) -> bool:
+    """Whether a product of some of these can overflow."""
+    kept = (value for value in saved.values() if isinstance(value, Tensor))
+    values = [values_of(value).detach() for value in (*gradients, *kept)]
+    return any(
+        float(value.abs().max()) > torch.finfo(value.dtype).max ** 0.25
+        for value in values
+        if value.is_floating_point() and value.numel()
+    )
 
 
 def overflow_of(dtype: torch.dtype, otherwise: str = OVERFLOW) -> str:
@@ -203,37 +216,3 @@ def plain_name(op: str) -> str:
         op = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
     op = op.removeprefix("_foreach").strip("_")
     return op.removeprefix("special_").removeprefix("native_").removeprefix("safe_")
-
-
-def remedy_of(op: str, cause: str, line: str, within: Sequence[str] = ()) -> str:
-    """What to do: the safe equivalent of the function that was called, or of the operation.
-
-    within: the names of torch's functions that ran it, the outermost last.
-    """
-    if cause in _GENERAL and cause not in (OVERFLOW, EMPTY, UNDEFINED):
-        return _GENERAL[cause]
-    name = _safe_name(plain_name(op), line, within)
-    if name is None:
-        return _GENERAL.get(cause, "guard its input: torch.clamp, or safeops.swap_(model)")
-    advice = f"{name} in its place, or safeops.swap_(model)"
-    return f"{advice}; else {_GENERAL[cause]}" if cause in _GENERAL else advice
-
-
-def _safe_name(op: str, line: str, within: Sequence[str]) -> str | None:
-    """Of the function of torch's that was called; of the operation, if it is in the line; of a
-    function in the line that is made of several operations."""
-    names, called = _safe_names(), re.findall(r"(\w+)\(", line)
-    whole = [name for name in called if names.get(name, "").startswith("safeops.nn.functional.")]
-    alone = op in called or _SIGNS.get(op, "\n") in line
-    wanted = [*reversed(within), *([op] if alone else [*whole, op, *called])]
-    return next((names[name] for name in wanted if name in names), None)
-
-
-@functools.cache
-def _safe_names() -> dict[str, str]:
-    """The last words of torch's names, and what safeops has for them."""
-    from ...swap.table import replaced_functions
-
-    names = {plain.split(".")[-1]: safe for plain, safe in replaced_functions().items()}
-    names |= {"linalg_vector_norm": names["vector_norm"]}
-    return {name: safe for name, safe in names.items() if not name.startswith("__")}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..._where import EAGERLY, user_frame
 from .._arguments import check_model
@@ -19,6 +20,7 @@ from .backward import NodeEvent, watched_backward
 from .findings import Finding
 from .forward import Watch
 from .judge import Event, origin_of, verdict_on
+from .operations import is_bad
 from .scene import Scene
 from .taints import MEANT, TOLD, Origin
 
@@ -74,7 +76,7 @@ class Detection(Report):
             stack.enter_context(EAGERLY)
             stack.enter_context(watched_backward(self))
             stack.callback(register_optimizer_step_pre_hook(self._optimizer_steps).remove)
-            stack.enter_context(Watch(self))
+            self._watch = stack.enter_context(Watch(self))
             self._active = stack.pop_all()
         return self
 
@@ -83,6 +85,8 @@ class Detection(Report):
         if stack is not None:
             stack.close()
         self.scene = Scene(self._model)
+        if isinstance(error[1], BaseException) and self.findings and hasattr(error[1], "add_note"):
+            error[1].add_note(str(self))  # which may be why
 
     def _optimizer_steps(self, optimizer: torch.optim.Optimizer, *args: Any) -> None:
         names = self.scene.names
@@ -94,7 +98,9 @@ class Detection(Report):
         scene = self.scene
         verdict = verdict_on(event, scene.taints, scene.outside)
         origin = verdict.origin
-        if verdict.accused:
+        if origin is not None and origin.cause == causes.RANK and self._told_in_this_step():
+            self._remember(event, TOLD)  # it was this one
+        elif verdict.accused:
             aside = origin.finding if origin else None
             told = self._tell(
                 replace(aside, step=scene.step) if aside else scene.finding(event, origin)
@@ -115,10 +121,34 @@ class Detection(Report):
         for tensor in event.results:
             scene.taints.put(tensor, origin)
 
+    def judge_outputs(self, outputs: list[Tensor]) -> None:
+        """Of a backward: what waited to be made something of has been."""
+        for output in filter(is_bad, outputs):
+            origin = self.scene.taints.get(output)
+            if origin is not None and origin.finding is not None:
+                self._tell(replace(origin.finding, step=self.scene.step))
+                self.scene.taints.put(output, TOLD)
+
+    @contextmanager
+    def aside(self, needed: bool) -> Iterator[None]:
+        """Operations are not read, unless that is needed; nor if another mode came later."""
+        idle = not needed and _get_current_dispatch_mode() is self._watch
+        if idle:
+            self._watch.__exit__(None, None, None)
+        try:
+            yield
+        finally:
+            if idle:
+                self._watch.__enter__()
+
     def judge_node(self, event: NodeEvent) -> None:
         """What is not finite in a gradient was made by its node, unless the forward was bad."""
-        if not self.scene.follows(event):
+        hidden = not event.saved() and event.leaf is None and self._told_in_this_step()
+        if not (hidden or self.scene.follows(event)):
             self._tell(self.scene.node_finding(event))
+
+    def _told_in_this_step(self) -> bool:
+        return any(finding.step == self.scene.step for finding in self.findings)
 
     def step_is_over(self, skipped: bool, scale: Tensor) -> None:
         """A GradScaler takes overflows as they come, as long as it has a scale to lower."""
@@ -134,7 +164,7 @@ class Detection(Report):
         kind = "nan" if finding.counts.nan else "inf"
         if kind not in self._kinds or causes.plain_name(finding.op) in self._allowed:
             return False
-        if len(self.findings) < _MOST:
+        if len(self.findings) < _MOST and not any(map(finding.is_like, self.findings)):
             self.findings.append(finding)
         if self._stops:
             _stop(finding)
@@ -153,13 +183,17 @@ class Detection(Report):
         return "" if self.first is None else self.first.details()
 
     def columns(self) -> Sequence[str]:
-        return "cause", "op", "direction", "module", "source", "step", "result"
+        return "cause", "op", "direction", "module", "source", "steps", "result"
 
     def rows(self) -> Sequence[Sequence[object]]:
-        """Of all findings, if there are several."""
+        """Of all findings, if there are several; those that differ only in the step are one."""
+        groups: dict[tuple, list[Finding]] = {}
+        for one in self.findings:
+            key = one.cause, one.op, one.direction, one.module or "(the model)", one.source
+            groups.setdefault(key, []).append(one)
         return [
-            (f.cause, f.op, f.direction, f.module or "(the model)", f.source, f.step, f.counts)
-            for f in self.findings
+            (*key, _steps([one.step for one in group]), group[0].counts)
+            for key, group in groups.items()
             if len(self.findings) > 1
         ]
 
@@ -211,8 +245,8 @@ def detect(
         A context manager and `Report`: ``.first`` is a Finding or None, ``.findings`` has all.
 
     Raises:
-        TypeError: no nn.Module. ValueError: an unknown kind. RuntimeError: the same one is
-        entered twice; one within another is fine.
+        TypeError: no nn.Module. ValueError: an unknown kind or operation. RuntimeError: the same
+        one is entered twice; one within another is fine.
 
     >>> import torch
     >>> net = torch.nn.Linear(2, 1, bias=False)
@@ -228,8 +262,25 @@ def detect(
     unknown = [kind for kind in kinds if kind not in _KINDS]
     if unknown or not kinds:
         raise ValueError(f"detect: expected kinds of 'nan' and 'inf', got {kinds}")
-    allow = (allow,) if isinstance(allow, str) else allow
+    allow = (allow,) if isinstance(allow, str) else tuple(allow)
+    for op in allow:
+        _check_operation(op)
     return Detection(model, kinds, allow, breakpoint_on_nonfinite)
+
+
+def _check_operation(op: str) -> None:
+    """torch's own, one of a library, or a node of the graph."""
+    forms = (op, f"_{op}", f"{op}_", f"native_{op}", f"special_{op}", f"_foreach_{op}")
+    known = "Backward" in op or "::" in op or any(hasattr(torch.ops.aten, form) for form in forms)
+    if not known:
+        raise ValueError(
+            f"detect: expected names of operations in allow, as in a finding's .op, got {op!r}"
+        )
+
+
+def _steps(steps: list[int]) -> str:
+    first, last = steps[0], steps[-1]
+    return str(first) if first == last else f"{first} to {last} ({len(set(steps))})"
 
 
 def _stop(finding: Finding) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import math
+import os
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +20,12 @@ class Source(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.file else ""
+        """Short, where the file is below the working directory."""
+        here = os.getcwd() + os.sep
+        return f"{self.file.removeprefix(here)}:{self.line}" if self.file else ""
+
+
+NOWHERE = Source("", 0, "")
 
 
 class Counts(NamedTuple):
@@ -55,11 +61,13 @@ class TensorSummary:
         bad = Counts(self.nan, self.posinf, self.neginf, math.prod(self.shape))
         odd = f", {bad}" if self.nan + self.posinf + self.neginf else ""
         zeros = f", {self.zeros} zeros" if self.zeros else ""
-        shape = list(self.shape)
-        return f"{self.name}: {self.dtype}{shape} in [{self.min:.4g}, {self.max:.4g}]{zeros}{odd}"
+        within = f"in [{self.min:.4g}, {self.max:.4g}]"
+        if math.isnan(self.min):
+            within = "without a finite element" if math.prod(self.shape) else "empty"
+        return f"{self.name}: {self.dtype}{list(self.shape)} {within}{zeros}{odd}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """The operation that made the first NaN or infinity of a chain.
 
@@ -74,6 +82,7 @@ class Finding:
     counts: NaN, inf and -inf in the result, and its size; index: where the first of them is.
     step: how many forwards of the model ended before. rank: of this process, None without
         torch.distributed.
+    called_from: the line of your own program, where `source` is one of an installed library.
     """
 
     op: str
@@ -88,11 +97,18 @@ class Finding:
     parameter: str = ""
     step: int = 0
     rank: int | None = None
+    called_from: Source = NOWHERE
+
+    def is_like(self, other: Finding) -> bool:
+        """The same again, as when a checkpoint computes it again."""
+        names = ("op", "direction", "module", "source", "cause", "parameter", "step", "counts")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values, for JSON; NaN and infinities stay floats."""
-        named = {"source": self.source._asdict(), "counts": self.counts._asdict()}
-        return asdict(self) | named | {"index": list(self.index)}
+        named = ("source", "counts", "called_from")
+        tuples = {name: getattr(self, name)._asdict() for name in named}
+        return asdict(self) | tuples | {"index": list(self.index)}
 
     def summary(self) -> str:
         at = [self.module or "the model"]
@@ -102,8 +118,10 @@ class Finding:
         return f"{self.cause}: {self.op} ({self.direction}) in {', '.join(at)}"
 
     def details(self) -> str:
+        own = self.called_from
         lines = [
             f"{self.source}: {self.source.text}",
+            *([f"called from {own}: {own.text}"] if own != self.source else []),
             f"out: {self.counts}, first at {list(self.index)}",
             *(f"in:  {one}" for one in self.inputs),
             f"do:  {self.remedy}",
@@ -112,6 +130,9 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.summary()}\n{self.details()}"
+
+    def __repr__(self) -> str:
+        return f"<Finding: {self.summary()}>"
 
 
 def line_of(file: str, line: int) -> Source:

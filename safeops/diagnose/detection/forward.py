@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,8 @@ _OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "r
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Reads what each operation gives; in a backward, the hooks of the nodes do that."""
 
+    supports_higher_order_operators = True
+
     def __init__(self, detection: Detection):
         super().__init__()  # type: ignore[no-untyped-call]
         self.detection = detection
@@ -44,6 +47,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload):  # torch.cond and the like
+            return func(*args, **kwargs)
         facts = self.facts.get(func) or self.facts.setdefault(func, facts_of(func))
         node = torch._C._current_autograd_node()
         backward = node is not None and not runs_forward_again()
@@ -66,14 +71,16 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         scene = self.detection.scene
         if newest >= self.first_node and newest not in scene.nodes:
             made = scene.place() if node is None else scene.nodes.get(node._sequence_nr())
-            scene.nodes[newest] = made
+            scene.note(newest, made)
 
     def _read(self, call: _Call, results: list[Tensor]) -> None:
         written = call.written()
         results = results[:1] if call.facts.keeps else results
-        bad = [tensor for tensor in _distinct(results + written) if is_bad(tensor)]
+        found = _distinct(results + written)
+        bad = [place for place, tensor in enumerate(found) if is_bad(tensor)]
         if bad:
-            self.detection.judge(call.event(bad))
+            lasts = self.detection.scene.lasts()
+            self.detection.judge(call.event([found[place] for place in bad], bad[0], lasts))
         else:
             for tensor in filter(is_inexact, written):
                 self.detection.scene.taints.overwritten(tensor)
@@ -107,7 +114,7 @@ class _Call:
     def given(self) -> tuple[tuple, dict[str, Any]]:
         return self.args, self.kwargs
 
-    def event(self, bad: list[Tensor]) -> Event:
+    def event(self, bad: list[Tensor], place: int, lasts: Callable[[Tensor], bool]) -> Event:
         written = [self.func._schema.arguments[place].name for place in self.facts.written]
         lost = [name for name in written if name not in self.before]
         given = dict(arguments(self.func, *self.given))
@@ -120,18 +127,16 @@ class _Call:
             before=self.before,
             overwritten=self.overwritten,
             results=local(bad),
+            place=place,
             traced=traced,
-            stepping=first_of(_RUNNERS) == 1 or any(map(_is_weight, self.written())),
+            stepping=first_of(_RUNNERS) == 1,
+            lasting=any(map(lasts, self.written())),
         )
 
 
 def _next_node() -> int:
     """The number that the next node of the graph gets."""
     return torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
-
-
-def _is_weight(tensor: Tensor) -> bool:
-    return tensor.is_leaf and tensor.requires_grad
 
 
 def _distinct(tensors: list[Tensor]) -> list[Tensor]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from . import causes
 from .operations import is_bad, tensors_in
-from .taints import MEANT, TOLD, Origin, Taints
+from .taints import MEANT, RAW, TOLD, Origin, Taints
 
 # Infinities may be meant, as in masks: these take them without harm, and hand them on.
 _QUIET = {
@@ -18,16 +20,23 @@ _QUIET = {
     *("maximum", "minimum", "max", "min", "amax", "amin", "clamp", "clamp_min", "clamp_max"),
     *("cummax", "cummin", "logsumexp", "logaddexp", "logcumsumexp", "log_softmax", "softmax"),
     *("where", "masked_fill", "masked_scatter", "scatter", "scatter_reduce", "index_put"),
-    *("sort", "topk"),
+    *("sort", "topk", "addcmul", "index_add", "scatter_add", "index_reduce"),
+}
+_ELEMENTWISE = {
+    *("add", "sub", "mul", "div", "rsub", "addcmul", "exp", "expm1", "exp2", "pow", "square"),
+    *("cosh", "sinh", "reciprocal", "rsqrt"),
 }
 _COPIES = {
     *("clone", "to_copy", "copy", "lift", "reshape_copy", "cat", "stack", "repeat", "flip", "roll"),
     *("index", "index_select", "index_copy", "unsafe_index", "gather", "take", "embedding"),
-    *("repeat_interleave", "constant_pad_nd", "unsafe_view", "view_copy"),
+    *("repeat_interleave", "constant_pad_nd", "unsafe_view", "view_copy", "fill", "index_fill"),
 }
 _UNNAMED = Origin(causes.INPUT)  # it may have become a gradient since
 _BIASED = {"baddbmm", "addmm", "addbmm"}  # which add a mask to a product
-_FILLS = _QUIET | {"full", "full_like", "new_full", "fill", "scalar_tensor"}
+_FILLS = {
+    *("full", "full_like", "new_full", "fill", "scalar_tensor", "masked_fill", "where"),
+    *("scatter", "index_put", "index_fill", "masked_scatter", "constant_pad_nd"),
+}
 
 
 class Given(NamedTuple):
@@ -46,8 +55,9 @@ class Event(NamedTuple):
 
     arguments: by name, without those that it wrote and of which nothing is known. before: copies
     of those that it wrote; overwritten: the others, by name, and whether they were bad before.
-    traced: whether a gradient goes through it. stepping: whether it is part of an
-    optimizer's step, or writes a weight.
+    place: of the first of these, in a list of results. traced: whether a gradient goes through it.
+    stepping: whether it is part of an optimizer's step. lasting: whether it writes a weight or an
+    optimizer's state.
     """
 
     op: str
@@ -55,8 +65,10 @@ class Event(NamedTuple):
     before: dict[str, Tensor]
     overwritten: dict[str, list[tuple[Tensor, bool]]]
     results: list[Tensor]
+    place: int
     traced: bool
     stepping: bool
+    lasting: bool
 
     @property
     def name(self) -> str:
@@ -85,7 +97,7 @@ class Event(NamedTuple):
         """Whether it writes a number that is not finite."""
         values = self.arguments.values()
         given = any(isinstance(value, float) and not math.isfinite(value) for value in values)
-        return given and self.name in _FILLS
+        return given and (self.name in _FILLS or (self.name in _QUIET and not self.holds_nan()))
 
     def holds_nan(self) -> bool:
         return any(bool(tensor.isnan().any()) for tensor in self.results)
@@ -110,10 +122,14 @@ def verdict_on(event: Event, taints: Taints, outside_as: _Outside) -> Verdict:
     if not found:
         return _made(event)
     blamed = min(found, key=lambda origin: (origin.meant, origin is MEANT))
-    if event.name in _COPIES or (_takes_infinities(event) and not event.holds_nan()):
+    if event.name in _COPIES or (blamed == RAW and event.name in _FILLS):
         return Verdict(False, blamed)
     if event.holds_nan() and (blamed.meant or _hides_a_row(event)):
         return MADE
+    if blamed.meant and _made_anew(event):
+        return MADE
+    if _takes(event):
+        return Verdict(False, blamed)
     return Verdict(blamed is not MEANT, blamed)
 
 
@@ -130,15 +146,26 @@ def _made(event: Event) -> Verdict:
     infinities of positions and masks, numbers that stand for what is missing."""
     if event.is_fill():
         return MADE_ASIDE
-    aside = not (event.traced or event.stepping or event.holds_nan())
+    aside = not (event.traced or event.lasting or event.holds_nan())
     return MADE_ASIDE if aside else MADE
 
 
-def _takes_infinities(event: Event) -> bool:
-    """Without harm, as masks do."""
+def _takes(event: Event) -> bool:
+    """Infinities without harm, as masks do; beside the graph a NaN, too: it may be sorted out."""
+    if event.lasting or (event.holds_nan() and event.traced):
+        return False
     if event.name in _BIASED:
         return all(given.name == "self" for given in event.given() if given.bad)
-    return event.name in _QUIET and not event.stepping
+    return event.name in _QUIET
+
+
+def _made_anew(event: Event) -> bool:
+    """Whether an elementwise result is not finite where all that went in is."""
+    values = [given.value for given in event.given() if given.value is not None]
+    if event.name not in _ELEMENTWISE or not values:
+        return False
+    finite = functools.reduce(torch.mul, [value.isfinite() for value in values])
+    return bool((finite & ~event.results[0].isfinite()).any())
 
 
 def _hides_a_row(event: Event) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._multi_tensor import read_one
+from ..._route import is_legacy_batched
 
 _RAW_MEMORY = {
     *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"),
@@ -23,6 +24,7 @@ _OTHER_SPACES = (
     "profiler",
     "prim",
 )
+_RESHAPED = {"resize_", "resize_as_", "set_"}  # memory that nobody has computed
 _PLAIN = (Tensor, torch.nn.Parameter)
 _UNDECLARED = {"native_batch_norm": (3, 4), "_batch_norm_impl_index": (3, 4)}
 
@@ -46,7 +48,7 @@ def facts_of(func: Any) -> Facts:
     ]
     aliases = [r.alias_info for r in func._schema.returns if r.alias_info]
     is_view = bool(aliases) and not any(alias.is_write for alias in aliases)
-    passes = is_view or space in _OTHER_SPACES
+    passes = is_view or space in _OTHER_SPACES or name in _RESHAPED
     keeps = "attention" in name or "ctc_loss" in name
     return Facts(name, passes, name in _RAW_MEMORY, (*written, *_UNDECLARED.get(name, ())), keeps)
 
@@ -91,18 +93,20 @@ def local(value: Any) -> Any:
 
 
 def is_inexact(tensor: Tensor) -> bool:
-    """Of a dtype that has a NaN."""
-    return tensor.is_floating_point() or tensor.is_complex()
+    """Of a dtype that has a NaN, in one piece."""
+    return (tensor.is_floating_point() or tensor.is_complex()) and not tensor.is_nested
 
 
 def is_bad(tensor: Tensor) -> bool:
     """Whether it holds a NaN or an infinity; no, where its values cannot be read."""
-    if not is_inexact(tensor):
+    if not is_inexact(tensor) or is_legacy_batched(tensor):
         return False
     readings = read_one(tensor)
     if readings is not None:
         return bool(readings.bad)
     tensor = values_of(tensor)
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.resolve_conj())
     if tensor.is_meta or type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
         return False
     total = tensor.sum(dtype=torch.float32 if tensor.element_size() < 4 else None).item()

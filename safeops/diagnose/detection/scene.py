@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from types import FrameType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from ..._where import RunningModule, caller
+from ..._where import OUTSIDE, RunningModule, callers
 from . import causes
 from .backward import NodeEvent
 from .findings import Finding, TensorSummary, counts_of, first_index, line_of, summary_of
 from .judge import Event, Given
 from .names import Known, Names
 from .operations import is_bad, is_inexact, values_of
+from .remedies import remedy_of
 from .taints import TOLD, Origin, Taints
 
 _SHOWN = 8  # inputs of a finding
+_MOST_NODES = 200_000
 
 
 class Place(NamedTuple):
-    """A line, the module that ran it, and the functions of torch that it called to do so."""
+    """A line, the module that ran it, the functions of torch that it called to do so, and the line
+    of the user's own program."""
 
-    file: str
-    line: int
+    line: tuple[str, int]
     module: str
     within: tuple[str, ...]
+    own: tuple[str, int]
 
     def in_module_of(self, parameter: str) -> Place:
         return self._replace(module=parameter.rpartition(".")[0])
@@ -37,12 +43,31 @@ class Scene:
     def __init__(self, model: nn.Module):
         self.taints, self.names, self.where = Taints(), Names(model), RunningModule(model)
         self.nodes: dict[int, Place | None] = {}  # of the graph, by their number
+        self._places: dict[Place, Place] = {}
         self._constants: dict[tuple[str, Place], Origin] = {}
 
     def place(self) -> Place:
-        frame, within = caller()
-        file, line = ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
-        return Place(file, line, self.where.name, within)
+        frame, own, within = callers()
+        place = Place(_line(frame), self.where.name, within, _line(own))
+        return self._places.setdefault(place, place)
+
+    def note(self, node: int, place: Place | None) -> None:
+        """Where a node was made; of very many the oldest are forgotten."""
+        self.nodes[node] = place
+        if len(self.nodes) > _MOST_NODES:
+            for old in list(self.nodes)[: _MOST_NODES // 2]:
+                del self.nodes[old]
+
+    def lasts(self) -> Callable[[Tensor], bool]:
+        """Whether a tensor is a weight or an optimizer's state."""
+        what_is = self.names.look_up()
+
+        def lasting(tensor: Tensor) -> bool:
+            known = what_is(tensor)
+            kept = known is not None and known.kind in ("parameter", "state")
+            return kept or (tensor.is_leaf and tensor.requires_grad)
+
+        return lasting
 
     @property
     def step(self) -> int:
@@ -111,21 +136,27 @@ class Scene:
         inputs: list[TensorSummary],
         parameter: str,
     ) -> Finding:
-        source, result = line_of(place.file, place.line), values_of(results[0])
+        source, result = line_of(*place.line), values_of(results[0])
+        inside = place.module != OUTSIDE
         return Finding(
             op=op,
             direction=direction,
             module=place.module,
             source=source,
             cause=cause,
-            remedy=causes.remedy_of(op, cause, source.text, place.within),
+            remedy=remedy_of(op, cause, direction, source.text, place.within, inside),
             inputs=tuple(inputs[:_SHOWN]),
             counts=counts_of(result),
             index=first_index(result),
             parameter=parameter,
             step=self.step,
+            called_from=line_of(*place.own),
             rank=rank(),
         )
+
+
+def _line(frame: FrameType | None) -> tuple[str, int]:
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def rank() -> int | None:
@@ -148,8 +179,9 @@ def _named(name: str, known: Known | None) -> str:
 def _beside(event: Event) -> list[Given]:
     """Floating inputs; of lists those at the place of the first bad result."""
     given = [g for g in event.given() if is_inexact(g.memory)]
-    place = next((g.place for g in given if g.memory is event.results[0]), 0)
-    return [g for g in given if g.place in (0, place)] if place else given
+    sizes = Counter(g.name for g in given)
+    place = next((g.place for g in given if g.memory is event.results[0]), event.place)
+    return [g for g in given if sizes[g.name] == 1 or g.place == place]
 
 
 def _is_step(event: Event, kinds: list[str]) -> bool:
