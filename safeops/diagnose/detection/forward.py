@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .judge import Event
 from .operations import (
+    UNKNOWN,
     Facts,
     argument,
     arguments,
@@ -43,26 +44,37 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.facts: dict[Any, Facts] = {}
         self.first_node = _next_node()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: a call would take twice as long, and within a detection nothing is compiled."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not isinstance(func, torch._ops.OpOverload):  # torch.cond and the like
-            return func(*args, **kwargs)
-        facts = self.facts.get(func) or self.facts.setdefault(func, facts_of(func))
+        facts = self.facts.get(func) or self._learn(func)
         node = torch._C._current_autograd_node()
         backward = node is not None and not runs_forward_again()
         self._note(node if backward else None)
         if backward or facts.passes:
             return func(*args, **kwargs)
-        call = _Call(func, facts, args, kwargs)
+        call = _Writing(func, facts, args, kwargs) if facts.written else None
         result = func(*args, **kwargs)
+        self.detection.operations += 1
         if facts.raw:
             self.detection.scene.taints.put(result, RAW)
-            return result
-        self.detection.operations += 1
-        self._read(call, tensors_in(result))
+        elif call is not None:
+            self._read(call, [*tensors_in(result), *call.written()])
+        elif type(result) is not Tensor or is_bad(result):
+            results = tensors_in(result)
+            self._read(_Call(func, facts, args, kwargs), results[:1] if facts.keeps else results)
         return result
+
+    def _learn(self, func: Any) -> Facts:
+        """Of torch.cond and the like nothing is known."""
+        known = isinstance(func, torch._ops.OpOverload)
+        return self.facts.setdefault(func, facts_of(func) if known else UNKNOWN)
 
     def _note(self, node: Any) -> None:
         """Where the newest node of the graph was made; by a backward: where the node that made it
@@ -74,37 +86,26 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             scene.note(newest, made)
 
     def _read(self, call: _Call, results: list[Tensor]) -> None:
-        written = call.written()
-        results = results[:1] if call.facts.keeps else results
-        found = _distinct(results + written)
+        found = list({id(tensor): tensor for tensor in results}.values())
         bad = [place for place, tensor in enumerate(found) if is_bad(tensor)]
+        scene = self.detection.scene
         if bad:
-            lasts = self.detection.scene.lasts()
-            self.detection.judge(call.event([found[place] for place in bad], bad[0], lasts))
+            self.detection.judge(call.event([found[place] for place in bad], bad[0], scene.lasts()))
         else:
-            for tensor in filter(is_inexact, written):
-                self.detection.scene.taints.overwritten(tensor)
+            for tensor in filter(is_inexact, call.written()):
+                scene.taints.overwritten(tensor)
         if call.facts.name == "_amp_update_scale_":
             scale, found_inf = call.args[0], call.args[2]
             self.detection.step_is_over(skipped=bool(found_inf.item()), scale=scale)
 
 
 class _Call:
-    """An operation that is about to run. Of what it will write, copies where a gradient is wanted;
-    an optimizer writes all weights, and of those it is known only whether they are finite."""
+    """An operation and what it was given."""
 
     def __init__(self, func: Any, facts: Facts, args: tuple, kwargs: dict[str, Any]):
         self.func, self.facts, self.args, self.kwargs = func, facts, args, kwargs
         self.before: dict[str, Tensor] = {}
         self.overwritten: dict[str, list[tuple[Tensor, bool]]] = {}
-        for place in () if facts.name in _OVERWRITE else facts.written:
-            value = argument(func, place, args, kwargs)
-            name = func._schema.arguments[place].name
-            if isinstance(value, Tensor) and torch.is_grad_enabled():
-                self.before[name] = values_of(value).detach().clone()
-            else:
-                tensors = tensors_in(local(value))
-                self.overwritten[name] = [(tensor, is_bad(tensor)) for tensor in tensors]
 
     def written(self) -> list[Tensor]:
         places = self.facts.written
@@ -134,13 +135,25 @@ class _Call:
         )
 
 
+class _Writing(_Call):
+    """One that will write. Of that, copies are kept where a gradient is wanted; an optimizer writes
+    all weights, and of those it is known only whether they are finite."""
+
+    def __init__(self, func: Any, facts: Facts, args: tuple, kwargs: dict[str, Any]):
+        super().__init__(func, facts, args, kwargs)
+        for place in () if facts.name in _OVERWRITE else facts.written:
+            value = argument(func, place, args, kwargs)
+            name = func._schema.arguments[place].name
+            if isinstance(value, Tensor) and torch.is_grad_enabled():
+                self.before[name] = values_of(value).detach().clone()
+            else:
+                tensors = tensors_in(local(value))
+                self.overwritten[name] = [(tensor, is_bad(tensor)) for tensor in tensors]
+
+
 def _next_node() -> int:
     """The number that the next node of the graph gets."""
     return torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
-
-
-def _distinct(tensors: list[Tensor]) -> list[Tensor]:
-    return list({id(tensor): tensor for tensor in tensors}.values())
 
 
 def runs_forward_again() -> bool:

@@ -41,6 +41,9 @@ class Facts(NamedTuple):
     keeps: bool
 
 
+UNKNOWN = Facts("", True, False, (), False)
+
+
 def facts_of(func: Any) -> Facts:
     space, name = func._schema.name.split("::")
     written = [
