@@ -156,7 +156,8 @@ def forward_cause(op: str, inputs: _Inputs, result: Tensor) -> str | None:
         return found
     if any(word in op for word in _FACTORS):
         return SINGULAR
-    return UNDEFINED if any(_is_infinite(value) for value in inputs.values()) else None
+    infinite = any(_is_infinite(value) for value in inputs.values())
+    return UNDEFINED if infinite and _any(result.isnan()) else None
 
 
 def backward_cause(
