@@ -189,13 +189,49 @@ def without_matplotlib(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", blocked)
 
 
-def test_without_matplotlib_figures_say_what_to_install(tmp_path, monkeypatch):
+def test_without_matplotlib_the_page_says_what_to_install(tmp_path, monkeypatch):
     without_matplotlib(monkeypatch)
+    text = page_of(Sizes([("a", 1, "-")], [("one", bars)]), tmp_path)
+    Tags(text)
+    assert "pip install safeops[plot]" in text
+    assert 'data-column="layer">a<' in text
+    assert "<figure>" not in text
+    assert "pip install" not in page_of(Sizes([("a", 1, "-")]), tmp_path), "it has no figures"
     with pytest.raises(ImportError, match=r"pip install safeops\[plot\]"):
-        Sizes(figures=[("one", bars)]).to_html(tmp_path / "page.html")
-    assert list(tmp_path.iterdir()) == []
-    Sizes([("a", 1, "-")]).to_html(tmp_path / "page.html")
-    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+        new_figure()
+
+
+def test_a_notebook_gets_summary_details_and_table(monkeypatch):
+    without_matplotlib(monkeypatch)
+    report = Sizes([(HOSTILE, place, "error") for place in range(45)], [("one", bars)])
+    report.details = lambda: f"details of {HOSTILE}"
+    tags = Tags(report._repr_html_())
+    assert {"45 layers", f"details of {HOSTILE}", HOSTILE, "... and 5 more"} < set(tags.words)
+    assert [tag for tag, _ in tags.seen].count("tr") == 41
+    assert not {"html", "body", "svg", "script"} & {tag for tag, _ in tags.seen}
+
+
+def test_a_dash_among_numbers_stands_with_them(tmp_path):
+    report = Sizes([("a", 125, "-"), ("b", "-", "-")])
+    lines = str(report).splitlines()
+    assert lines[3].index("125") + 2 == lines[4].index("-")
+    tags = Tags(page_of(report, tmp_path))
+    assert ("th", {"class": "number"}) in tags.seen
+    assert tags.seen.count(("td", {"class": "number", "data-column": "elements"})) == 2
+    assert tags.seen.count(("td", {"class": "", "data-column": "severity"})) == 2
+
+
+def test_a_figure_fills_its_frame_or_says_that_it_scrolls(tmp_path):
+    """The frame is bounded, not the drawing in it; a drawing is cut as soon as 36rem and the
+    paddings do not fit, and there the caption says so."""
+    text = page_of(Sizes(figures=[("one", bars)]), tmp_path)
+    frame = re.search(r"\.drawing \{[^}]*\}", text).group()
+    drawing = re.search(r"\.drawing svg \{[^}]*\}", text).group()
+    assert "max-width" in frame
+    assert "max-width" not in drawing
+    assert "min-width: 36rem" in drawing
+    hint = re.search(r"@media \(max-width: (.*?)rem\) \{\s*figcaption::after \{[^}]*scroll", text)
+    assert 39 <= float(hint[1]) < 39.2
 
 
 def test_other_import_errors_are_passed_on(tmp_path):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .._version import __version__
-from ._report import STYLES, is_number
+from ._report import SHOWN, STYLES, are_numbers
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ._report import Report
 
 # On a narrow screen every row of the table becomes a card with a line for each cell, and figures
-# keep a width at which their letters can be read and scroll.
+# keep a width at which their letters can be read: they scroll, and the caption says so as soon as
+# a figure of 36rem does not fit between the paddings.
 _STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1c1e21; --soft: #5f6672; --line: #dde1e6;
   --head: #f5f6f8; --error: #b3261e; --warning: #8a5a00; }
@@ -33,9 +34,9 @@ pre { background: var(--head); border-radius: 8px; padding: .7rem 1rem; font-siz
   white-space: pre-wrap; overflow-wrap: anywhere; }
 figure { margin: 0 0 1.5rem; }
 figcaption { color: var(--soft); margin-bottom: .4rem; }
-.drawing { overflow-x: auto; background: #fff; border: 1px solid var(--line);
+.drawing { overflow-x: auto; max-width: 63rem; background: #fff; border: 1px solid var(--line);
   border-radius: 8px; padding: .5rem; }
-.drawing svg { display: block; width: 100%; min-width: 36rem; max-width: 62rem; height: auto; }
+.drawing svg { display: block; width: 100%; min-width: 36rem; height: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; }
 th, td { text-align: left; vertical-align: top; padding: .45rem .6rem;
   border-bottom: 1px solid var(--line); overflow-wrap: anywhere; }
@@ -54,34 +55,66 @@ footer { color: var(--soft); font-size: .85rem; margin-top: 1.5rem; }
   td::before { content: attr(data-column); color: var(--soft); font-weight: 400; }
   .number { text-align: left; }
 }
+@media (max-width: 39.1rem) {
+  figcaption::after { content: " \\2194\\00a0 scroll it sideways"; color: var(--warning); }
+}
+"""
+
+_CELLS = """
+.safeops th, .safeops td { text-align: left; vertical-align: top; overflow-wrap: anywhere; }
+.safeops .number { text-align: right; font-variant-numeric: tabular-nums; }
+.safeops .error { color: #d33a2c; font-weight: 600; }
+.safeops .warning { color: #b07500; font-weight: 600; }
+.safeops pre { white-space: pre-wrap; }
 """
 
 
-def page(report: Report, figures: Sequence[tuple[str, Figure]]) -> str:
-    """The text of the page."""
+def page(report: Report, figures: Sequence[tuple[str, Figure]], note: str = "") -> str:
+    """The text of the page; the note stands in place of figures that are missing."""
     drawings = [
         f'<figure><figcaption>{escape(caption)}</figcaption><div class="drawing" role="img" '
         f'aria-label="{escape(caption)}">{_svg(figure, place)}</div></figure>'
         for place, (caption, figure) in enumerate(figures)
     ]
-    rows = report.rows()
     title = escape(report.title)
     parts = [
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{title}</title><style>{_STYLE}</style></head><body>",
-        f'<h1>{title}</h1><p class="summary">{escape(report.summary())}</p>',
-        f"<pre>{escape(report.details())}</pre>" if report.details() else "",
+        f"<h1>{title}</h1>",
+        *_said(report),
         *drawings,
-        *(_table(report.columns(), rows) if rows else ()),
+        f'<p class="warning">{escape(note)}</p>' if note else "",
+        *_table(report.columns(), report.rows()),
         f"<footer>safeops {escape(__version__)}, torch {escape(torch.__version__)}</footer>",
         "</body></html>\n",
     ]
     return "\n".join(parts)
 
 
+def fragment(report: Report) -> str:
+    """For a notebook: no figures, and no more of the table than is printed."""
+    rows = report.rows()
+    parts = [
+        f'<div class="safeops"><style>{_CELLS}</style>',
+        *_said(report),
+        *_table(report.columns(), rows[:SHOWN]),
+        f"<p>... and {len(rows) - SHOWN} more</p>" if len(rows) > SHOWN else "",
+        "</div>",
+    ]
+    return "\n".join(parts)
+
+
+def _said(report: Report) -> list[str]:
+    details = report.details()
+    summary = f'<p class="summary">{escape(report.summary())}</p>'
+    return [summary, f"<pre>{escape(details)}</pre>" if details else ""]
+
+
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
-    numbers = [all(is_number(row[place]) for row in rows) for place in range(len(columns))]
+    if not rows:
+        return []
+    numbers = [are_numbers([row[place] for row in rows]) for place in range(len(columns))]
     kinds = ["number" if number else "" for number in numbers]
     head = "".join(
         f'<th class="{kind}">{escape(name)}</th>' for name, kind in zip(columns, kinds, strict=True)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 SHOWN = 40  # rows of a printed table; a page has all
 NARROWEST = 100  # letters in a line of plain text
 NARROW = 30  # letters of a cell that is not broken if there is room
+NO_PLOTS = (
+    "No plots: matplotlib is not installed. pip install safeops[plot], then write this page again."
+)
 STYLES = {"error": "bold red", "warning": "yellow"}  # of cells that say so
 _RULE = "    \n    \n -- \n    \n    \n    \n    \n    \n"  # a line below the head, nothing else
 
@@ -67,21 +70,30 @@ class Report:
         return []
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write one page that needs no other file: summary, figures and the whole table.
+        """Write one page that needs no other file: summary, figures and the whole table. Without
+        matplotlib there are no figures on it, and a line says how to get them.
 
         Args:
             path: the file, in a directory that exists; written whole or not at all.
 
         Raises:
-            ImportError: the report has figures and matplotlib is not installed.
             OSError: the file cannot be written; one that was there stays as it is.
         """
         from ._page import page
 
-        with plotting(f"{type(self).__name__}.to_html"):
-            figures = self.figures()
-            text = page(self, figures)
-        _write(Path(path), text)
+        try:
+            figures, note = self.figures(), ""
+        except ImportError as error:
+            if not _is_matplotlib(error):
+                raise
+            figures, note = [], NO_PLOTS
+        _write(Path(path), page(self, figures, note))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: as print, with the table as one."""
+        from ._page import fragment
+
+        return fragment(self)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         from rich.text import Text
@@ -118,7 +130,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int)
     cells = [[str(cell) for cell in row] for row in rows]
     whole = _kept_whole(list(zip(columns, *cells, strict=True)), width)
     for place, name in enumerate(columns):
-        right = all(is_number(row[place]) for row in rows)
+        right = are_numbers([row[place] for row in rows])
         style: Any = {"justify": "right" if right else "left", "no_wrap": place in whole}
         table.add_column(Text(name), overflow="fold", **style)
     for line in cells:
@@ -135,8 +147,12 @@ def _kept_whole(columns: Sequence[Sequence[str]], width: int) -> set[int]:
     return narrow if fits <= width * (0.65 if len(narrow) < len(columns) else 1) else set()
 
 
-def is_number(cell: object) -> bool:
-    return isinstance(cell, (int, float)) and not isinstance(cell, bool)
+def are_numbers(cells: Sequence[object]) -> bool:
+    """Whether a column is one of numbers; "-" stands for one that there is not."""
+    there = [cell for cell in cells if cell != "-"]
+    return bool(there) and all(
+        isinstance(cell, (int, float)) and not isinstance(cell, bool) for cell in there
+    )
 
 
 # --- figures -----------------------------------------------------------------------------------
@@ -148,12 +164,16 @@ def plotting(what: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
+        if not _is_matplotlib(error):
             raise
         raise ImportError(
             f"{what} draws with matplotlib, which is not installed: pip install safeops[plot]",
             name=error.name,
         ) from error
+
+
+def _is_matplotlib(error: ImportError) -> bool:
+    return (error.name or "").partition(".")[0] == "matplotlib"
 
 
 def new_figure(width: float = 8.0, height: float = 4.0) -> Figure:

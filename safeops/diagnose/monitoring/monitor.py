@@ -51,7 +51,7 @@ def monitor(
         A Monitor: end it by close() or as a context; what it has seen stays.
 
     Raises:
-        TypeError: the model is no module; every or history no integer.
+        TypeError: the model is no module; every or history no integer; filter_fn no function.
         ValueError: every or history below 1; no layer to observe.
 
     A copy of the model, or a pickle, is not monitored: the hooks in it do nothing.
@@ -65,11 +65,17 @@ def monitor(
     check_model(model)
     check_whole("every", every, 1)
     check_whole("history", history, 1)
+    if filter_fn is not None and not callable(filter_fn):
+        raise TypeError(
+            f"expected a function for filter_fn, got {type(filter_fn).__name__}: "
+            "pass filter_fn(module, name) that returns a bool"
+        )
     return Monitor(model, every, history, filter_fn, gradients, evaluation)
 
 
 class Monitor(Report):
-    """What monitor has seen: steps, columns, a heat map; as a report, its latest step."""
+    """What monitor has seen: steps, columns, a heat map; as a report, the first step with a NaN or
+    an infinity, or else the latest."""
 
     title = "Monitor"
 
@@ -89,6 +95,7 @@ class Monitor(Report):
         self.every, self.seen = every, 0
         self.layers: list[str] = [layer.name for layer in layers]
         self._kept: deque[Step] = deque(maxlen=history)
+        self._written: dict[int, tuple[Any, dict[str, int]]] = {}  # by id; a writer keeps its own
         self._watch: Watch | None = Watch(model, layers, gradients, evaluation, self._begin)
 
     def _begin(self) -> Step | None:
@@ -113,6 +120,11 @@ class Monitor(Report):
             self._watch = None
 
     def __enter__(self) -> Monitor:
+        if self._watch is None:
+            raise RuntimeError(
+                "expected an open monitor, but this one is closed and would observe nothing: "
+                "call monitor(model) again"
+            )
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -136,11 +148,7 @@ class Monitor(Report):
         """
         if not -len(self._kept) <= step < len(self._kept):
             raise IndexError(f"expected one of {len(self._kept)} kept steps, got {step}")
-        return self._stats(self._settle()[step])
-
-    def _stats(self, step: Step) -> list[LayerStats]:
-        found = (step.stats(place, name) for place, name in enumerate(self.layers * len(KINDS)))
-        return [stats for stats in found if stats is not None]
+        return self._settle()[step].table(self.layers)
 
     def column(self, name: str, kind: str = "activation") -> Tensor:
         """A column over all kept steps.
@@ -150,7 +158,8 @@ class Monitor(Report):
             kind: "activation" or "gradient".
 
         Returns:
-            A float64 tensor [layers x steps]; NaN where a layer did not run or got no gradient.
+            A float64 tensor [layers x steps]; NaN where a layer did not run or got no gradient, and
+            for largest, rms and headroom where nothing was finite.
 
         Raises:
             ValueError: another name or kind.
@@ -164,28 +173,44 @@ class Monitor(Report):
         ]
         return torch.tensor(values, dtype=torch.float64)
 
-    def to_tensorboard(self, writer: Any, tag: str = "monitor", last: int | None = None) -> None:
-        """writer.add_scalar("tag/kind/column/layer", value, step) for all that was seen.
+    def to_tensorboard(
+        self,
+        writer: Any,
+        tag: str = "monitor",
+        last: int | None = None,
+        columns: str | Sequence[str] = COLUMNS,
+        kinds: str | Sequence[str] = KINDS,
+    ) -> None:
+        """writer.add_scalar("tag/kind/column/layer", value, step) for what was seen and not yet
+        written there: it can be called again and again, each call goes on after the one before.
 
         Args:
             writer: a torch.utils.tensorboard.SummaryWriter, or any object with add_scalar.
             tag: what the names begin with.
-            last: only so many of the latest steps.
+            last: only so many of the latest steps; what is passed over is not written later.
+            columns, kinds: one or several, as in column().
 
         Raises:
-            TypeError: a writer without add_scalar.
+            TypeError: a writer without add_scalar; last no integer.
+            ValueError: another column or kind; last below 1.
         """
         if not callable(getattr(writer, "add_scalar", None)):
             raise TypeError(f"expected a writer with add_scalar, got {type(writer).__name__}")
-        kept = list(self._settle())
-        for step in kept if last is None else kept[max(0, len(kept) - last) :]:
-            for stats in self._stats(step):
-                for name in COLUMNS:
+        names, chosen = _chosen("the column", columns, COLUMNS), _chosen("kind", kinds, KINDS)
+        if last is not None:
+            check_whole("last", last, 1)
+        _, done = self._written.setdefault(id(writer), (writer, {}))
+        for step in list(self._settle())[-last if last else 0 :]:
+            for stats in step.table(self.layers):
+                for name in names if stats.kind in chosen else ():
                     path = f"{tag}/{stats.kind}/{name}/{stats.layer}"
-                    writer.add_scalar(path, getattr(stats, name), step.number)
+                    if done.get(path, -1) < step.number:
+                        writer.add_scalar(path, getattr(stats, name), step.number)
+                        done[path] = step.number
 
     def plot(self, column: str = "largest", kind: str = "activation") -> Figure:
-        """A heat map layer x step, with a cross where there were NaN or infinities.
+        """A heat map layer x step, with a cross where there were NaN or infinities, and colours of
+        their own where nothing was finite, where all was zero and where nothing was read.
 
         Args:
             column, kind: as in column(); largest and rms on a logarithmic scale.
@@ -205,17 +230,20 @@ class Monitor(Report):
     def summary(self) -> str:
         if not self._kept:
             return "no step seen: give monitor the module that is called, in training mode"
-        seen = f"{len(self._kept)} steps kept of {self.seen}, {len(self.layers)} layers"
-        read = [(step.number, stats) for step in self._settle() for stats in self._stats(step)]
-        return f"{seen}: {verdict_on(read)}"
+        kept, layers = _count(len(self._kept), "step"), _count(len(self.layers), "layer")
+        verdict = verdict_on(self._settle(), self.layers)
+        return f"{kept} kept of {self.seen}, {layers}: {verdict}"
 
     def columns(self) -> Sequence[str]:
-        return LayerStats._fields
+        return "step", *LayerStats._fields
 
     def rows(self) -> Sequence[Sequence[object]]:
-        """Of the latest step."""
-        table = self.table() if self._kept else []
-        return [[_short(cell) for cell in stats] for stats in table]
+        """Of the first step that is not finite, or else of the latest."""
+        kept = self._settle()
+        bad = (step for step in kept if step.culprit(self.layers))
+        shown = next(bad, kept[-1] if kept else None)
+        table = shown.table(self.layers) if shown else []
+        return [[shown.number, *map(_short, stats)] for stats in table if shown]
 
     def to_dict(self) -> dict[str, Any]:
         """Every column as [layers x steps]; None where nothing was read."""
@@ -233,5 +261,18 @@ class Monitor(Report):
         return [(caption, self.plot("largest", kind)) for kind, caption in captions.items()]
 
 
+def _chosen(what: str, given: str | Sequence[str], known: Sequence[str]) -> Sequence[str]:
+    chosen = [given] if isinstance(given, str) else list(given)
+    for one in chosen:
+        check_one_of(what, one, known)
+    return chosen
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _short(cell: object) -> object:
-    return float(f"{cell:.4g}") if isinstance(cell, float) else cell
+    if not isinstance(cell, float):
+        return cell
+    return "-" if math.isnan(cell) else float(f"{cell:.4g}")
