@@ -135,6 +135,29 @@ def label_beyond_the_loss():
     return with_a_loss([0, 9, -100, 1])
 
 
+@planted("ignored targets", "batch[1]", lambda: batched((table(2), torch.tensor([-100, 1]))))
+def labels_that_are_all_ignored():
+    return batched((table(4), torch.full((4,), -100)))
+
+
+@planted("ignored targets", "batch['kind']", lambda: with_a_loss([-100, -100, 2, -100]))
+def a_loss_of_nothing():
+    return with_a_loss([-100] * 4)
+
+
+def summed(kind, ignored=0):
+    def loss(model, batch):
+        scores = model(batch["x"])
+        return F.cross_entropy(scores, batch["kind"], ignore_index=ignored, reduction="sum")
+
+    return batched({"x": table(4), "kind": torch.tensor(kind)}, forward=loss)
+
+
+@planted("ignored targets", "batch['kind']", lambda: summed([0, 0, 1, 0]), "warning")
+def a_sum_of_nothing():
+    return summed([0] * 4)
+
+
 @planted("class index", "batch", embedded)
 def word_beyond_the_embedding():
     return embedded() | {"batch": torch.full((8, 3), 20)}

@@ -87,6 +87,11 @@ def softmax_of_nothing():
     return attending(2)
 
 
+@planted("not a tensor", "batch[0]", lambda: batched([table()]))
+def numpy_batch():
+    return batched([table().numpy(), table().numpy()])
+
+
 @planted("forward failed", "forward", plain)
 def batch_of_another_width():
     return batched(torch.randn(8, 17))

@@ -92,6 +92,11 @@ def parameters_that_were_forgotten():
     return {"model": model, "optimizer": torch.optim.SGD(model[1:].parameters(), lr=0.1)}
 
 
+@planted("nothing to train", "the model", frozen_first, "warning")
+def all_frozen():
+    return {"model": net().requires_grad_(False)}
+
+
 @planted("not in the model", "param_groups", settings)
 def optimizer_of_a_copy():
     given = settings()

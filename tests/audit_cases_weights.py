@@ -62,6 +62,25 @@ def with_momentum(parameters, lr):
     return torch.optim.SGD(parameters, lr=lr, momentum=0.9)
 
 
+def with_gradients():
+    given = plain()
+    given["model"](table()).square().mean().backward()
+    return given
+
+
+@planted("stale gradient", "3.weight.grad, 5.bias.grad", with_gradients)
+def stale_gradients():
+    given = with_gradients()
+    given["model"][3].weight.grad[0, 0] = math.nan
+    given["model"][5].bias.grad[1] = math.inf
+    return given
+
+
+@planted("negative variance", "1.running_var", plain)
+def running_variance_below_zero():
+    return {"model": changed(lambda m: m[1].running_var[0].fill_(-0.5))}
+
+
 @planted("subnormal", "1.weight", plain, "warning")
 def subnormal_scales():
     return {"model": changed(lambda m: m[1].weight[:30].fill_(1e-40))}

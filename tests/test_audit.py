@@ -2,10 +2,12 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from safeops.diagnose.auditing.audit import AuditFinding, AuditReport, audit
 from safeops.diagnose.auditing.findings import KINDS
@@ -143,7 +145,97 @@ def test_no_layers_no_figures():
     assert audit(nn.ReLU()).figures() == []
 
 
+def blocks(count, std):
+    class Blocks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            parts = (nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(count))
+            self.blocks = nn.ModuleList(parts)
+
+    torch.manual_seed(0)
+    model = Blocks()
+    for block in model.blocks:
+        nn.init.normal_(block[0].weight, std=std)
+    return model
+
+
+def test_numbered_layers_are_one_row_with_the_worst():
+    large, small = blocks(20, 2.0), blocks(20, 1e-4)
+    nn.init.normal_(large.blocks[7][0].weight, std=3.0)
+    nn.init.normal_(small.blocks[9][0].weight, std=5e-5)
+    for model, worst in (large, 7), (small, 9):
+        report = audit(model)
+        assert len(report.findings) == 20
+        ((_, where, _, how_bad, remedy),) = report.rows()
+        name = f"blocks.{worst}.0.weight"
+        assert where == f"blocks.*.*.weight, 20 layers; worst {name}"
+        (finding,) = [one for one in report.findings if one.where == name]
+        assert how_bad == finding.how_bad
+        assert remedy == f"{finding.remedy}; likewise the 19 others"
+
+
+def test_two_layers_and_names_with_numbers_in_them_are_rows_of_their_own():
+    assert len(audit(blocks(2, 2.0)).rows()) == 2
+    model = nn.ModuleDict({f"fc{i}": nn.Linear(32, 32) for i in range(4)})
+    for layer in model.values():
+        nn.init.normal_(layer.weight, std=2.0)
+    assert [row[1] for row in audit(model).rows()] == [f"fc{i}.weight" for i in range(4)]
+
+
+def test_stale_gradients_do_not_hide_what_the_forward_shows():
+    class Log(nn.Module):
+        def forward(self, x):
+            return x.log()
+
+    model = nn.Sequential(nn.Linear(4, 4), Log())
+    model[0].weight.grad = torch.full((4, 4), math.nan)
+    whats = [one.what for one in audit(model, batch=torch.randn(8, 4)).findings]
+    assert whats == ["stale gradient", "activation"]
+    assert model[0].weight.grad.isnan().all()
+    exec(
+        "optimizer.zero_grad(set_to_none=True)", {"optimizer": torch.optim.SGD(model.parameters())}
+    )
+    assert [one.what for one in audit(model).findings] == []
+
+
+def test_growing_activations_name_the_worst_layer():
+    model = nn.Sequential(*[nn.Linear(32, 32, bias=False) for _ in range(10)])
+    for layer in model:
+        nn.init.orthogonal_(layer.weight, 5.0)
+    (finding,) = audit(model, batch=torch.randn(16, 32)).findings
+    assert finding.where == "4"
+    assert re.search(r"5 more too, worst 9 with 9\.\d+e\+06", finding.how_bad)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (lambda: settings(lr=1e3), "set a smaller one"),
+        (lambda: settings(lr=-1e3), "set a positive one"),
+    ],
+)
+def test_the_remedy_of_a_rate_fits_it(given, says):
+    (finding,) = audit(**given()).findings
+    assert finding.remedy.startswith(says)
+
+
+def test_texts_say_what_is_zero_and_what_is_usual():
+    chain = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+    for layer in chain[:2]:
+        nn.init.zeros_(layer.weight)
+    nn.init.zeros_(chain[0].bias)
+    first, second = audit(chain).findings
+    assert first.how_bad.startswith("all weights of this layer and of the next are 0")
+    assert second.how_bad == "all its weights are 0: the layers before it get a gradient of 0"
+    (scale,) = audit(nn.Identity(), batch=torch.rand(8, 3, 4) * 255).findings
+    assert scale.how_bad.endswith("; with mean 0 and standard deviation 1 it is 1")
+
+
 # --- bad input -----------------------------------------------------------------------------------
+
+
+DATASET = TensorDataset(torch.zeros(4, 2))
+LOADER = DataLoader(DATASET)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +245,9 @@ def test_no_layers_no_figures():
         ({"model": None}, TypeError, "got NoneType"),
         ({"model": nn.ReLU(), "optimizer": torch.zeros(2)}, TypeError, "batch=batch"),
         ({"model": nn.ReLU(), "batch": 1, "forward": 3}, TypeError, "forward"),
+        ({"model": nn.ReLU(), "batch": LOADER}, TypeError, r"DataLoader: .*next\(iter\(loader\)\)"),
+        ({"model": nn.ReLU(), "batch": iter(LOADER)}, TypeError, "give one batch"),
+        ({"model": nn.ReLU(), "batch": DATASET}, TypeError, r"iter\(DataLoader\(dataset, 32\)"),
         ({"model": nn.ReLU(), "forward": print}, ValueError, "needs a batch"),
     ],
 )

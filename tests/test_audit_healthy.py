@@ -47,6 +47,16 @@ def test_their_words_and_labels_out_of_range_are_found(name, bad):
         assert [(one.what, one.where) for one in findings] == [("class index", f"batch['{key}']")]
 
 
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_their_labels_that_are_all_ignored_are_found(name):
+    model, _, batch = swap_models.built(name)
+    words = batch()
+    given = {"input_ids": words, "attention_mask": swap_models.padding()}
+    findings = audit(model, batch=given | {"labels": torch.full_like(words, -100)}).findings
+    found = [(one.what, one.where, one.severity) for one in findings]
+    assert found == [("ignored targets", "batch['labels']", "error")]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_trained_models(name):
     model, loss, batch = swap_models.built(name)
@@ -126,7 +136,7 @@ def averaging():
     """A fixed filter, whose channels are alike on purpose."""
     layer = nn.Conv2d(8, 8, 3, bias=False).requires_grad_(False)
     nn.init.constant_(layer.weight, 1 / 9)
-    return layer
+    return nn.Sequential(layer, nn.Conv2d(8, 8, 3))
 
 
 def normalised_weights():

@@ -11,6 +11,7 @@ from safeops.diagnose.auditing.audit import audit
 
 def module(**parameters):
     model = nn.Module()
+    model.trained = nn.Parameter(torch.ones(2))
     for name, value in parameters.items():
         model.register_parameter(name, nn.Parameter(value, value.is_floating_point()))
     return model
@@ -44,6 +45,7 @@ READ = {
 @pytest.mark.parametrize("place", ["parameter", "buffer", "batch"])
 def test_odd_tensors(kind, place):
     model, value = nn.Sequential(nn.Identity()), READ[kind]()
+    model.trained = nn.Parameter(torch.ones(2))
     if place == "parameter":
         model.odd = nn.Parameter(value, requires_grad=False)
     elif place == "buffer":
@@ -155,6 +157,21 @@ def test_batches_that_the_model_cannot_take_are_a_finding(batch):
     assert finding.what == "forward failed"
     assert finding.severity == "error"
     assert "Error" in finding.how_bad
+
+
+def test_numpy_arrays_that_a_model_takes_are_its_own_matter():
+    class Converting(nn.Module):
+        def forward(self, x):
+            return torch.from_numpy(x)
+
+    array = torch.randn(8, 4).numpy()
+    assert audit(Converting(), batch=array).findings == []
+    (finding,) = audit(Plain(), batch={"x": array}).findings
+    assert (finding.what, finding.where) == ("not a tensor", "batch['x']")
+    assert finding.remedy == "convert with torch.from_numpy(array).float()"
+    assert "TypeError" in finding.how_bad
+    failing = audit(Plain(), batch=array, forward=lambda model, batch: model(batch))
+    assert [one.what for one in failing.findings] == ["forward failed"]
 
 
 def test_a_model_without_a_forward():

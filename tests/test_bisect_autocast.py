@@ -94,6 +94,58 @@ def test_half_modules_are_named(case, way):
     assert all("forward" not in vars(module) for module in model.modules())
 
 
+class Casting(nn.Module):
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.mm(x, x.mT)
+
+
+@pytest.mark.parametrize("bad", [0.0, float("nan")])
+def test_steps_in_which_nothing_is_half_are_told(bad):
+    model = half_net()
+    report = bisect_autocast(model, lambda: model(X).sum() + bad)
+    says = "nothing ran in half precision: pass dtype=torch.float16, or use autocast in the step"
+    assert says == report.note == report.to_dict()["note"]
+    assert says in report.summary()
+    assert bool(report) == (bad == 0)
+
+
+class Around(nn.Module):
+    """A model with its own autocast, on or off, around what it calls."""
+
+    def __init__(self, enabled):
+        super().__init__()
+        self.block, self.enabled = Map(lambda x: (x.clamp(-1, 1) @ EYE + 300).square()), enabled
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.float16, self.enabled):
+            return self.block(x)
+
+
+EYE = torch.eye(6)
+
+
+def test_a_models_own_autocast_is_kept():
+    on, off = Around(True), Around(False)
+    report = bisect_autocast(on, lambda: on(X).sum())
+    assert (report.verdict, report.modules, report.note) == ("found", ["block"], "")
+    assert bisect_autocast(off, lambda: off(X).sum(), dtype=torch.float16)
+
+
+def test_steps_in_which_something_is_half():
+    model, half = half_net(), half_net().half()
+
+    def cast():
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(X).sum()
+
+    casting = Casting()
+    for given, step in (model, cast), (half, lambda: half(X.half())), (casting, lambda: casting(X)):
+        assert bisect_autocast(given, step).note == ""
+    assert bisect_autocast(model, lambda: model(X), dtype=torch.bfloat16).note == ""
+    assert bisect_layers(model, lambda: model(X)).note == ""
+
+
 @pytest.mark.parametrize("case", [overflow_in_a_block, two_blocks])
 def test_half_weights(case):
     model, culprits = case()

@@ -54,6 +54,13 @@ def test_bad_arguments(bisect, arguments, error, text):
         bisect(*arguments)
     with pytest.raises(TypeError, match=r"others with state_dict.* got list"):
         bisect(nn.Linear(1, 1), print, others=[[]])
+    scheduler = torch.optim.lr_scheduler.StepLR(sgd(mlp(), "4"), 1)
+    with pytest.raises(TypeError, match=r"got StepLR: pass others=\[...\]"):
+        bisect(nn.Linear(1, 1), print, others=scheduler)
+    with pytest.raises(TypeError, match="an optimizer with param_groups, got Linear"):
+        bisect(nn.Linear(1, 1), print, optimizer=nn.Linear(1, 1))
+    with pytest.raises(TypeError, match=r"filter_fn\(module, name\), got str"):
+        bisect(nn.Linear(1, 1), print, filter_fn="0")
     with pytest.raises(ValueError, match="pass filter_fn, got none"):
         bisect(nn.Linear(1, 1), print, filter_fn=lambda module, name: False)
     lazy = nn.Sequential(nn.LazyLinear(2), nn.Linear(2, 2))

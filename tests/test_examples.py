@@ -50,7 +50,7 @@ SHOWS = {
         "line    18: return ((sales / clicks - expected / clicks) ** 2).mean()",
         "result  1 nan of 16, first at [5]",
         "remedy  safeops.safe_div in its place, or safeops.swap_(model)",
-        "audit   audit: 4 errors",
+        "audit   audit: 5 errors",
     ),
     "half_precision": (
         "x / norm with torch         [0.0, 0.0, 0.0]",

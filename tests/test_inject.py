@@ -151,6 +151,27 @@ def test_steps_are_forwards_in_training_mode():
     assert fault.fired == 1
 
 
+def test_repr_says_what_was_seen():
+    model = net()
+    fault = inject(model, "0", step=1)
+    model.eval()
+    model(X)
+    waiting = "<Injection: nan, waiting for step 1; 0 forwards in training mode seen"
+    assert repr(fault) == f"{waiting}, 1 in eval mode not counted>"
+    model.train()
+    model(X)
+    model(X)
+    assert "fired at step 1; 2 forwards in training mode seen" in repr(fault)
+    fault.remove()
+    assert "fired at step 1, removed; 2 forwards" in repr(fault)
+    with inject(model, "0", step=5) as early:
+        model(X)
+    assert "removed before step 5; 1 forwards" in repr(early)
+    with inject(model, "0", step=5, where="optimizer") as late:
+        trained(model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+    assert "2 optimizer steps seen>" in repr(late)
+
+
 def test_a_module_that_is_called_twice_has_it_once():
     relu = nn.Identity()
     model = nn.Sequential(nn.Linear(3, 3), relu, nn.Linear(3, 3), relu)
@@ -189,6 +210,11 @@ def test_autocast():
         ({"step": -1}, ValueError, "step >= 0, got -1"),
         ({"step": 1.0}, TypeError, "whole number for step, got float"),
         ({"what": "zero"}, ValueError, "what to be one of nan, inf, huge, got 'zero'"),
+        (
+            {"optimizer": nn.Linear(1, 1), "where": "optimizer"},
+            TypeError,
+            "optimizer .* got Linear",
+        ),
         ({"where": "loss"}, ValueError, "where to be one of forward, .* got 'loss'"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import nn
@@ -11,6 +11,24 @@ from torch import nn
 def check_model(model: Any) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected a torch.nn.Module, got {type(model).__name__}: pass the model")
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """None is none."""
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        kind = type(optimizer).__name__
+        raise TypeError(f"expected an optimizer with param_groups, got {kind}: pass the optimizer")
+
+
+def check_others(others: Any) -> None:
+    if not isinstance(others, Iterable):
+        kind = type(others).__name__
+        raise TypeError(f"expected others to be a list, got {kind}: pass others=[...] with it")
+
+
+def check_callable(name: str, value: Any) -> None:
+    if not callable(value):
+        raise TypeError(f"expected a function {name}, got {type(value).__name__}")
 
 
 def check_whole(name: str, value: Any, least: int) -> None:

@@ -66,16 +66,18 @@ _SHRINK = (
 
 
 def of_outputs(rows: Sequence[TensorStats], clean: bool) -> Iterator[AuditFinding]:
-    """The first layer whose output is not finite, and the first that explodes. -inf alone is a
-    mask."""
+    """The first layer whose output is not finite, and the first that explodes, with the worst.
+    -inf alone is a mask."""
     bad = [row for row in rows if row.nan or row.posinf]
     if bad and clean:
         remedy = "`with safeops.diagnose.detect(model):` around a step names the operation"
         how_bad = f"{counts_of(bad[0])} of {bad[0].numel} outputs"
         yield error(bad[0].name, "activation", bad[0].bad, how_bad, remedy)
-    large = [row for row in rows if row.numel > 1 and _explodes(row)]
+    exploding = [row for row in rows if row.numel > 1 and _explodes(row)]
+    large = [row for row in exploding if row.name != "the model"] or exploding  # its last layer's
     if large:
-        more = f"; {len(large) - 1} more layers too" if len(large) > 1 else ""
+        worst, others = max(large, key=rms), len(large) - 1
+        more = f"; {others} more too, worst {worst.name} with {rms(worst):.3g}" * (others > 0)
         how_bad = f"root mean square {rms(large[0]):.3g}, largest {large[0].largest:.3g}{more}"
         remedy = "standardise the input, initialise this layer smaller, or normalise before it"
         yield warning(large[0].name, "activation", rms(large[0]), how_bad, remedy)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader, Dataset
 
 from .._arguments import check_model
 from .._report import Report
 from .activations import MOST, Activation
-from .batch import batch_findings, leaves
-from .findings import SEVERITIES, AuditFinding
+from .batch import arrays, batch_findings, leaves
+from .findings import SEVERITIES, AuditFinding, grouped
 from .forward import Seen, watched
 from .passing import Forward, passed
 from .settings import setting_findings
@@ -35,14 +36,15 @@ def audit(
     """Look at a model, its optimizer and a batch for what will hurt training; nothing is changed.
 
     Args:
-        model: any module. Weights, buffers and settings of normalisations are looked at: NaN,
-            infinities, subnormals, exploding scale, and the gain rms(W)·sqrt(fan) of every layer.
+        model: any module. Weights, buffers, gradients that are there and settings of
+            normalisations are looked at: NaN, infinities, subnormals, exploding scale, and the
+            gain rms(W)·sqrt(fan) of every layer.
         optimizer: its state, its settings, and whether it holds the model's parameters.
-        batch: tensors in any structure. It is read, and the model runs on it once, in training
-            mode without gradients: a tensor is model(batch); a tuple or list model(*batch), or,
-            if the model takes fewer, model(batch[0]) with targets behind it; a mapping
-            model(**batch) without what the model does not take. Buffers, random numbers, flags and
-            attributes are as before when audit returns.
+        batch: one batch, tensors in any structure. It is read, and the model runs on it once, in
+            training mode without gradients: a tensor is model(batch); a tuple or list
+            model(*batch), or, if the model takes fewer, model(batch[0]) with targets behind it; a
+            mapping model(**batch) without what the model does not take. Buffers, random numbers,
+            flags and attributes are as before when audit returns.
         forward: called as forward(model, batch) in place of that.
 
     Returns:
@@ -50,8 +52,8 @@ def audit(
         such a finding.
 
     Raises:
-        TypeError: model is no torch.nn.Module, optimizer has no param_groups, or forward cannot
-            be called. ValueError: forward without a batch.
+        TypeError: model is no torch.nn.Module, optimizer has no param_groups, forward cannot be
+            called, or batch is a loader. ValueError: forward without a batch.
 
     >>> import torch
     >>> model = torch.nn.Sequential(torch.nn.Linear(16, 4), torch.nn.ReLU())
@@ -75,7 +77,7 @@ def audit(
         findings += batch_findings(model, parts)
         clean = not any(finding.what in ("nan", "inf") for finding in findings)
         if not any(is_lazy(parameter) for parameter in model.parameters()):
-            seen = watched(model, parts, way, clean)
+            seen = watched(model, parts, way, clean, {} if forward else arrays(batch))
     return AuditReport(
         [*findings, *seen.findings], gains, seen.activations, found.unread, len(found.rows)
     )
@@ -88,6 +90,12 @@ def _check(model: Any, optimizer: Any, batch: Any, forward: Any) -> None:
             f"audit: expected an optimizer with param_groups, got {type(optimizer).__name__}; "
             "a batch is the third argument: audit(model, batch=batch)"
         )
+    if isinstance(batch, (DataLoader, Dataset, Iterator)):
+        loader = "DataLoader(dataset, 32)" if isinstance(batch, Dataset) else "loader"
+        raise TypeError(
+            f"audit: expected one batch, got {type(batch).__name__}: "
+            f"give one batch: next(iter({loader}))"
+        )
     if forward is not None and not callable(forward):
         raise TypeError(f"audit: expected forward(model, batch), got {type(forward).__name__}")
     if forward is not None and batch is None:
@@ -97,7 +105,7 @@ def _check(model: Any, optimizer: Any, batch: Any, forward: Any) -> None:
 class AuditReport(Report):
     """What audit found; true if no finding is an error.
 
-    findings     AuditFinding each, errors first
+    findings     AuditFinding each, errors first; the table has those of numbered layers as one
     gains        of each layer: name, gain, and the ends of what is healthy
     activations  of each call of a ReLU, tanh or sigmoid: share of dead units or saturated outputs
     unread       tensors that could not be read, and why
@@ -131,7 +139,7 @@ class AuditReport(Report):
         return "severity", "where", "what", "how bad", "what to do"
 
     def rows(self) -> Sequence[Sequence[object]]:
-        return [(f.severity, f.where, f.what, f.how_bad, f.remedy) for f in self.findings]
+        return [(f.severity, f.where, f.what, f.how_bad, f.remedy) for f in grouped(self.findings)]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain Python values, for JSON; NaN and infinities stay floats."""

@@ -32,13 +32,28 @@ class Leaf(NamedTuple):
 def leaves(batch: Any, passed: Passed) -> list[Leaf]:
     """The tensors of a nested structure."""
     called = {id(value): name for name, value in passed.names.items()}
-    whole = dict(batch) if isinstance(batch, Mapping) else batch  # also of a class unknown to torch
     found = []
-    for path, leaf in tree_flatten_with_path(whole)[0]:
+    for path, leaf in _flattened(batch):
         if isinstance(leaf, Tensor):
             key = str(getattr(path[-1], "key", "")) if path else ""
             found.append(Leaf(f"batch{keystr(path)}", leaf, called.get(id(leaf), key)))
     return found
+
+
+def arrays(batch: Any) -> dict[str, Any]:
+    """The numpy arrays in it that torch.from_numpy takes."""
+    given = ((f"batch{keystr(path)}", leaf) for path, leaf in _flattened(batch))
+    return {name: leaf for name, leaf in given if _is_array(leaf)}
+
+
+def _is_array(leaf: Any) -> bool:
+    """Without an import of numpy, which torch can do without."""
+    return type(leaf).__name__ == "ndarray" and leaf.dtype.kind in "biufc"
+
+
+def _flattened(batch: Any) -> list[tuple[Any, Any]]:
+    whole = dict(batch) if isinstance(batch, Mapping) else batch  # also of a class unknown to torch
+    return tree_flatten_with_path(whole)[0]
 
 
 def batch_findings(model: nn.Module, batch: list[Leaf]) -> list[AuditFinding]:
@@ -135,7 +150,7 @@ def _scale(leaf: Leaf, row: TensorStats) -> Iterator[AuditFinding]:
     low, high = (0.0, LINE) if leaf.tensor.dim() < 2 else RANGE
     size = rms(row)
     if size and not low <= size <= high:
-        how_bad = f"root mean square {size:.3g}, standardised it is 1"
+        how_bad = f"root mean square {size:.3g}; with mean 0 and standard deviation 1 it is 1"
         yield warning(leaf.name, "range", size, how_bad, _standardise(leaf.tensor))
     elif leaf.tensor.dim() == 2 and len(leaf.tensor) >= FEW:
         yield from _columns_out_of_range(leaf)

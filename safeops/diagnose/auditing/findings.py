@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ from ...gradients import check_finite
 KINDS = {
     "nan": "a NaN",
     "inf": "an infinity",
+    "stale gradient": "a NaN or infinity in a gradient, to which the next one is added",
+    "negative variance": "a running variance below 0, whose root is NaN in eval mode",
     "subnormal": "many numbers below the normal range",
     "huge": "numbers whose squares overflow, or far beyond what a model holds",
     "weights too large": "weights that make a signal grow from layer to layer",
@@ -27,16 +30,19 @@ KINDS = {
     "constant column": "a feature that never changes",
     "range": "data far from mean 0 and standard deviation 1",
     "class index": "a class or row that does not exist",
+    "ignored targets": "targets of which the loss looks at none",
     "masked row": "a row of which every position is masked",
     "overflow": "data beyond the range of the parameters' dtype",
     "eps": "an eps that is 0",
     "setting": "a learning rate, decay or momentum that cannot work",
     "not optimised": "parameters that no step will change",
+    "nothing to train": "a model without a parameter that requires a gradient",
     "not in the model": "parameters that are stepped and not used",
     "float16 weights": "steps that round to nothing",
     "dead units": "ReLUs that are 0 over the whole batch",
     "saturated": "a sigmoid or tanh at its ends",
     "activation": "outputs that are not finite, or near the end of their range",
+    "not a tensor": "a numpy array, on which the model raised an exception",
     "forward failed": "the model raised an exception",
 }
 SEVERITIES = ("error", "warning")
@@ -77,6 +83,34 @@ def few(names: Sequence[str], shown: int = 3) -> str:
     """The first names, and how many more."""
     more = len(names) - shown
     return ", ".join(names[:shown]) + f" and {more} more" * (more > 0)
+
+
+# --- rows of the table ------------------------------------------------------------------------
+
+_NUMBER = re.compile(r"(?:(?<=^)|(?<=\.))\d+(?=\.)")  # a whole part of a dotted path
+SEVERAL = 3  # findings that differ by such numbers alone are one row
+THE_LESS = ("weights too small", "eps")  # the less, the worse
+
+
+def grouped(findings: Sequence[AuditFinding]) -> list[AuditFinding]:
+    """Equal ones of numbered layers as one, at the place of the first: with the worst of them."""
+    groups: dict[Any, list[AuditFinding]] = {}
+    for one in findings:
+        pattern = _NUMBER.sub("*", one.where)
+        groups.setdefault((one.severity, one.what, pattern), []).append(one)
+    shown: list[AuditFinding] = []
+    for (_, _, pattern), group in groups.items():
+        shown += [_together(pattern, group)] if len(group) >= SEVERAL else group
+    return shown
+
+
+def _together(pattern: str, group: Sequence[AuditFinding]) -> AuditFinding:
+    sign = -1 if group[0].what in THE_LESS else 1
+    worst = max(group, key=lambda one: sign * one.amount)
+    where = f"{pattern}, {len(group)} layers; worst {worst.where}"
+    return replace(
+        worst, where=where, remedy=f"{worst.remedy}; likewise the {len(group) - 1} others"
+    )
 
 
 # --- tensors -----------------------------------------------------------------------------------

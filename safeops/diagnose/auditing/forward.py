@@ -21,7 +21,7 @@ from .activations import Activation, of_activations, of_outputs, share_of_dead, 
 from .batch import Leaf
 from .findings import AuditFinding, error, read
 from .passing import Passed
-from .targets import beyond, of_targets
+from .targets import IGNORED, all_ignored, beyond, of_targets
 from .untouched import untouched
 
 Function = Callable[..., Any]
@@ -45,7 +45,8 @@ CHANNELS_FIRST = (nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase)
 
 
 class Stopped(Exception):
-    """The forward would index what does not exist, which on a GPU ends the process."""
+    """The forward would index what does not exist, which on a GPU ends the process; or its loss
+    would be of nothing."""
 
 
 class Seen(NamedTuple):
@@ -55,9 +56,11 @@ class Seen(NamedTuple):
     activations: list[Activation]
 
 
-def watched(model: nn.Module, batch: list[Leaf], passed: Passed, clean: bool) -> Seen:
+def watched(
+    model: nn.Module, batch: list[Leaf], passed: Passed, clean: bool, arrays: dict[str, Any]
+) -> Seen:
     """Run the forward once. If weights and batch are not `clean`, outputs that are not finite
-    have their cause already."""
+    have their cause already; `arrays`, by name, are a cause of an exception."""
     watch = _Watch(model, batch)
     try:
         with untouched(model), EAGERLY, watch.outputs(), watch.where, watch:
@@ -66,16 +69,21 @@ def watched(model: nn.Module, batch: list[Leaf], passed: Passed, clean: bool) ->
     except Stopped:
         pass
     except Exception as raised:  # whatever a user's model raises
-        watch.findings.append(_failed(raised))
+        watch.findings += _failed(raised, arrays)
     clean = clean and not watch.findings
     findings = [*watch.findings, *of_activations(watch.activations)]
     return Seen([*findings, *of_outputs(watch.rows, clean)], watch.activations)
 
 
-def _failed(raised: Exception) -> AuditFinding:
+def _failed(raised: Exception, arrays: dict[str, Any]) -> Iterator[AuditFinding]:
     text = f"{type(raised).__name__}: {raised}".strip()
-    remedy = "make model(batch) run; forward=lambda model, batch: ... says how the batch is passed"
-    return error("forward", "forward failed", 1, text, remedy)
+    for name, array in arrays.items():
+        how_bad = f"a numpy array of {array.dtype}; the model raised {text}"
+        remedy = "convert with torch.from_numpy(array)" + ".float()" * (array.dtype.kind == "f")
+        yield error(name, "not a tensor", 1, how_bad, remedy)
+    if not arrays:
+        remedy = "make model(batch) run; forward=lambda model, batch: ... says how it is passed"
+        yield error("forward", "forward failed", 1, text, remedy)
 
 
 class _Watch(TorchFunctionMode):
@@ -118,20 +126,26 @@ class _Watch(TorchFunctionMode):
         target: Any,
         weight: Any = None,
         size_average: Any = None,
-        ignore_index: int = -100,
-        *rest: Any,
-        **more: Any,
+        ignore_index: int = IGNORED,
+        reduce: Any = None,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
     ) -> None:
         if not target.is_floating_point():
             classes = input.shape[1 if input.dim() > 1 else 0]
             what = f"the loss in {self._name} has {classes} classes"
             self._stop_beyond(target, classes, ignore_index, what)
+            mean = reduction == "mean"
+            self._stop_if(all_ignored(target, ignore_index, mean, self._name, self.batch))
 
     def _table(self, input: Any, weight: Any, *rest: Any, **more: Any) -> None:
         self._stop_beyond(input, weight.shape[0], None, f"{self._name} has {weight.shape[0]} rows")
 
     def _stop_beyond(self, index: Tensor, size: int, ignored: int | None, what: str) -> None:
-        if finding := beyond(index, size, ignored, what, self._name, self.batch):
+        self._stop_if(beyond(index, size, ignored, what, self._name, self.batch))
+
+    def _stop_if(self, finding: AuditFinding | None) -> None:
+        if finding:
             self.findings.append(finding)
             raise Stopped
 

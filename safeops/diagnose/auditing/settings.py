@@ -18,7 +18,7 @@ LARGEST = {True: 0.1, False: 10.0}
 
 
 def setting_findings(model: nn.Module, optimizer: Any) -> list[AuditFinding]:
-    findings = list(_norms(model))
+    findings = [*_norms(model), *_nothing_to_train(model)]
     if optimizer is not None:
         for place, group in enumerate(optimizer.param_groups):
             findings += _of_group(f"param_groups[{place}]", group, optimizer)
@@ -56,14 +56,15 @@ def _learning_rate(where: str, group: dict[str, Any], optimizer: Any) -> Iterato
         return
     kind = type(optimizer).__name__
     largest = LARGEST[kind.startswith(NORMALISED)]
-    remedy = "set a positive one: lr=1e-3 is Adam's default, 1e-2 to 1e-1 is usual with SGD"
+    usual = "lr=1e-3 is Adam's default, 1e-2 to 1e-1 is usual with SGD"
+    remedy = f"set a positive one: {usual}"
     if not 0 <= rate < math.inf:
         yield error(where, "setting", rate, f"learning rate {rate:g}", remedy)
     elif rate == 0 and not number(group.get("initial_lr")):  # a scheduler's warm-up begins at 0
         yield warning(where, "setting", rate, "learning rate 0: nothing is learnt", remedy)
     elif rate > largest:
         how_bad = f"learning rate {rate:g} is huge for {kind}; above {largest:g} few models train"
-        yield warning(where, "setting", rate, how_bad, remedy)
+        yield warning(where, "setting", rate, how_bad, f"set a smaller one: {usual}")
 
 
 def _decays(group: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -101,6 +102,16 @@ def _named(dtype: torch.dtype) -> str:
 
 
 # --- which parameters --------------------------------------------------------------------------
+
+
+def _nothing_to_train(model: nn.Module) -> Iterator[AuditFinding]:
+    parameters = list(model.parameters())
+    if parameters and not any(parameter.requires_grad for parameter in parameters):
+        how_bad = (
+            f"none of the {len(parameters)} parameters requires a gradient: no step changes any"
+        )
+        remedy = "requires_grad_(True) of the modules that shall be trained"
+        yield warning("the model", "nothing to train", len(parameters), how_bad, remedy)
 
 
 def _membership(model: nn.Module, optimizer: Any) -> Iterator[AuditFinding]:

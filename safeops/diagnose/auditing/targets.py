@@ -1,4 +1,4 @@
-"""Indices of classes and rows: do they exist?"""
+"""Indices of classes and rows: do they exist, and does a loss look at them?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from .batch import Leaf
-from .findings import AuditFinding, error
+from .findings import AuditFinding, error, warning
 from .passing import Passed
 
 IGNORED = -100  # torch's ignore_index
@@ -34,6 +34,23 @@ def beyond(
     return error(holders[0] if holders else where, "class index", first, how_bad, remedy)
 
 
+def all_ignored(
+    target: Tensor, ignored: int, mean: bool, where: str, batch: list[Leaf]
+) -> AuditFinding | None:
+    """The finding if a loss looks at no target; it names the part of the batch that has no other,
+    or `where` it was used. The mean of nothing is NaN, the sum is 0."""
+    if not target.numel() or not bool((target == ignored).all()):
+        return None
+    whole = [leaf for leaf in batch if _is_integer(leaf.tensor) and leaf.tensor.numel()]
+    holders = [leaf.name for leaf in whole if bool((leaf.tensor == ignored).all())]
+    result = "torch's mean loss is NaN" if mean else "the loss is 0 and nothing is learnt"
+    how_bad = f"all {target.numel()} targets are {ignored}, which the loss ignores: {result}"
+    remedy = "drop such batches, or look at how the labels are made (masked, cut off, shifted)"
+    make = error if mean else warning
+    name = holders[0] if holders else where
+    return make(name, "ignored targets", target.numel(), how_bad, remedy)
+
+
 def _holds(tensor: Tensor, value: int) -> bool:
     return _is_integer(tensor) and bool((tensor == value).any())
 
@@ -53,8 +70,9 @@ def of_targets(output: Any, passed: Passed, batch: list[Leaf]) -> Iterator[Audit
         target, size = fitting[0]
         holders = [leaf for leaf in batch if leaf.tensor is target]
         what = f"the model's output has {size} classes"
-        if finding := beyond(target, size, IGNORED, what, "batch", holders):
-            yield finding
+        found = beyond(target, size, IGNORED, what, "batch", holders)
+        if found := found or all_ignored(target, IGNORED, True, "batch", holders):
+            yield found
 
 
 def _scores(output: Any) -> Tensor | None:

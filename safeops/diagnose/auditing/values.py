@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import keystr, tree_flatten_with_path
 
 from ..._reports import TensorStats, counts_of
-from .findings import AuditFinding, Read, error, few, largest_of, read, rms, warning
+from .findings import AuditFinding, Read, error, few, largest_of, read, rms, unreadable, warning
 
 MANY = 0.1  # of the elements that are not 0: below that, subnormals are the tail of a bell curve
 SCALE = 1e3  # rms of a parameter; a layer's own gain is judged by its fan
@@ -35,7 +35,38 @@ def value_findings(model: nn.Module, optimizer: Any) -> tuple[list[AuditFinding]
     kinds = {name: kind for kind, pairs in groups.items() for name, _ in pairs}
     found = read(pair for pairs in groups.values() for pair in pairs)
     findings = [f for name, row in found.rows.items() for f in _of_row(kinds[name], row)]
+    findings += [*_stale_gradients(model), *_negative_variances(model)]
     return [*findings, *_without_data(found, kinds)], found
+
+
+def _stale_gradients(model: nn.Module) -> Iterator[AuditFinding]:
+    """One finding for all: bad gradients are seldom alone."""
+    pairs = [(f"{name}.grad", parameter.grad) for name, parameter in model.named_parameters()]
+    there = [(name, gradient) for name, gradient in pairs if gradient is not None]
+    bad = [row for row in read(there).rows.values() if row.bad]
+    if bad:
+        how_bad = f"{counts_of(bad[0])} of {bad[0].numel} in {bad[0].name}; {len(bad)} of "
+        how_bad += f"{len(there)} gradients. backward() adds to them, step() writes them to weights"
+        remedy = "optimizer.zero_grad(set_to_none=True) before the next backward()"
+        yield error(few([row.name for row in bad]), "stale gradient", len(bad), how_bad, remedy)
+
+
+def _negative_variances(model: nn.Module) -> Iterator[AuditFinding]:
+    for path, module in model.named_modules():
+        variance = dict(module.named_buffers(recurse=False)).get("running_var")
+        if variance is None or unreadable(variance) or not variance.is_floating_point():
+            continue
+        if negative := int((variance < 0).sum()):
+            name = f"{path}.running_var".lstrip(".")
+            how_bad = (
+                f"{negative} of {variance.numel()} below 0, least {float(variance.min()):.3g}: "
+            )
+            how_bad += "the square root in eval mode is NaN"
+            remedy = (
+                f'model.get_submodule("{path}").reset_running_stats(), or load a checkpoint in '
+            )
+            remedy += "which it is positive"
+            yield error(name, "negative variance", negative, how_bad, remedy)
 
 
 def state_tensors(model: nn.Module, optimizer: Any) -> Iterator[Named]:

@@ -222,10 +222,12 @@ def _if_zero(layer: Layer, judged: list[Layer], zero: set[str]) -> Iterator[Audi
     chain, biased = isinstance(layer.parent, nn.Sequential), _has_bias(layer.module)
     also = any(other.name in zero and other.module is after[0] for other in judged)
     if chain and also and not biased:
-        how_bad = "so is the next layer: neither can learn"
+        how_bad = (
+            "all weights of this layer and of the next are 0: so are their gradients, for ever"
+        )
         yield error(layer.name, "zero", 1, how_bad, initialise(layer))
     elif chain or not biased:
-        how_bad = "passes no gradient to what is before it"
+        how_bad = "all its weights are 0: the layers before it get a gradient of 0"
         yield warning(layer.name, "zero", 1, how_bad, initialise(layer))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .leaving import HALVES, Leaving, computes
-from .report import AUTOCAST, LAYERS, BisectReport
+from .report import AUTOCAST, LAYERS, NOTHING_HALF, BisectReport
 from .state import TrainingState
 from .subsets import Set, Test
 from .trials import Frozen, Trials, check
@@ -52,7 +52,8 @@ def bisect_layers(
         A BisectReport: ``verdict``, ``modules``, ``smallest``, ``runs``, ``trials``.
 
     Raises:
-        TypeError: a model that is none, a step that cannot be called, others without a state.
+        TypeError: a model or optimizer that is none, a step or filter_fn that cannot be called,
+            others that are no list, or without a state.
         ValueError: no trainable module that passes filter_fn. What else the step raises.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
@@ -71,7 +72,7 @@ def bisect_layers(
 
     Source: Zeller and Hildebrandt, 2002, "Simplifying and isolating failure-inducing input".
     """
-    check(model, step)
+    check(model, step, optimizer, others, filter_fn)
     owned = _owned(model, filter_fn)
     parameters = list(owned.values())
 
@@ -106,7 +107,8 @@ def bisect_autocast(
         filter_fn: which modules may leave, by (module, name).
 
     Returns:
-        A BisectReport; the findings' remedies have the code for the module's forward.
+        A BisectReport; the findings' remedies have the code for the module's forward. It says so
+        if nothing ran in half precision.
 
     Raises:
         As bisect_layers; ValueError for another dtype.
@@ -123,7 +125,7 @@ def bisect_autocast(
     """
     if dtype not in (None, *HALVES):
         raise ValueError(f"expected dtype to be torch.float16, torch.bfloat16 or None, got {dtype}")
-    check(model, step)
+    check(model, step, optimizer, others, filter_fn)
     named = _computing(model, filter_fn)
     modules, leaving = list(named.values()), Leaving(model, dtype)
 
@@ -144,7 +146,10 @@ def bisect_autocast(
 
     state = TrainingState(model, _given(optimizer, others))
     trials = Trials(AUTOCAST, model, step, state, list(named), left)
-    return trials.search(lambda name: _leave_remedy(named[name], leaving.device), likely)
+    report = trials.search(lambda name: _leave_remedy(named[name], leaving.device), likely)
+    if dtype is None and not leaving.any_half:
+        report.note = NOTHING_HALF
+    return report
 
 
 def _given(optimizer: Any, others: Iterable[Any]) -> list[Any]:

@@ -47,11 +47,12 @@ class Leaving:
         self.suspects: list[
             nn.Module
         ] = []  # those that gave bad numbers for good ones, in that order
-        self._running: list[nn.Module] = []
+        self._running: list[tuple[nn.Module, Mode]] = []
+        self._modes: dict[nn.Module, Mode] = {}  # of the last call, for when it is computed again
         self._left: set[nn.Module] = set()
-        self._outer = self._here()
         weights = (parameter.dtype for parameter in model.parameters())
         self.half = next((dtype for dtype in weights if dtype in HALVES), None)
+        self.any_half = self.half is not None  # or autocast, or what a module gave
 
     def _here(self) -> Mode:
         return Mode(torch.is_autocast_enabled(self.device), torch.get_autocast_dtype(self.device))
@@ -71,31 +72,43 @@ class Leaving:
 
         @functools.wraps(inner)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if not self._running and not recomputing():
-                self._outer = Mode(True, self.dtype) if self.dtype else self._here()
-            from_left = bool(self._running) and self._running[-1] in self._left
-            if from_left and module not in self._left and self.half and not self._outer.enabled:
+            from_left = bool(self._running) and self._running[-1][0] in self._left
+            mode = self._modes[module] = self._mode_of(module, from_left)
+            if from_left and module not in self._left and self.half and not mode.enabled:
                 args, kwargs = _to((args, kwargs), self.half)
-            self._running.append(module)
+            self._running.append((module, mode))
             try:
-                output = self._run(module, inner, args, kwargs)
+                output = self._run(module, mode, inner, args, kwargs)
             finally:
                 self._running.pop()
             return _to_float(output) if from_left else output
 
         return forward
 
-    def _run(self, module: nn.Module, inner: Callable, args: Any, kwargs: Any) -> Any:
+    def _mode_of(self, module: nn.Module, from_left: bool) -> Mode:
+        """A module around it may have its own autocast. One that left is in the mode of before,
+        unless it has its own."""
+        here = self._here()
+        if from_left:
+            return here if here.enabled else self._running[-1][1]
+        if not self._running and recomputing():
+            return self._modes.get(module, here)
+        return Mode(True, self.dtype) if self.dtype and not self._running else here
+
+    def _run(self, module: nn.Module, mode: Mode, inner: Callable, args: Any, kwargs: Any) -> Any:
         if module in self._left:
-            return self._in_float(module, inner, args, kwargs)
-        with torch.autocast(self.device, self._outer.dtype, self._outer.enabled):
+            return self._in_float(module, mode, inner, args, kwargs)
+        with torch.autocast(self.device, mode.dtype, mode.enabled):
             output = inner(*args, **kwargs)
+        self.any_half |= mode.enabled or any(map(_is_half, tree_leaves(output)))
         if _bad(output) and not _bad((args, kwargs)) and module not in self.suspects:
             self.suspects.append(module)
         return output
 
-    def _in_float(self, module: nn.Module, inner: Callable, args: Any, kwargs: Any) -> Any:
-        half = None if self._outer.enabled else self.half
+    def _in_float(
+        self, module: nn.Module, mode: Mode, inner: Callable, args: Any, kwargs: Any
+    ) -> Any:
+        half = None if mode.enabled else self.half
         with torch.autocast(self.device, enabled=False), _float_tensors(module):
             output = inner(*_to_float(args), **_to_float(kwargs))
         return output if half is None else _to(output, half)

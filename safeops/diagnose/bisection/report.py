@@ -45,6 +45,11 @@ AUTOCAST = Kind(
 )
 
 
+NOTHING_HALF = (
+    "nothing ran in half precision: pass dtype=torch.float16, or use autocast in the step"
+)
+
+
 @dataclass(frozen=True)
 class Culprit:
     """A module of the shortest set: where, what it needs, how bad, what to do."""
@@ -74,6 +79,7 @@ class BisectReport(Report):
         runs: how often the step ran. trials: of each run (modules, finite).
         candidates: the paths of all modules that were looked at.
         findings: of each module what it needs and the remedy.
+        note: what else is to be said, or "".
     """
 
     def __init__(
@@ -88,6 +94,7 @@ class BisectReport(Report):
         self.title, self.kind, self.verdict = kind.title, kind, verdict
         self.candidates, self.trials = list(candidates), list(trials)
         self.findings, self.smallest = list(findings), smallest
+        self.note = ""
 
     @property
     def modules(self) -> list[str]:
@@ -103,7 +110,8 @@ class BisectReport(Report):
     def summary(self) -> str:
         runs = f"{self.runs} run{'s' * (self.runs != 1)}"
         more = {FOUND: self._found(), FINITE: "", IRREPRODUCIBLE: _REPEAT}
-        return f"{self.verdict}{more.get(self.verdict, self.kind.look)} ({runs})"
+        note = f"; {self.note}" if self.note else ""
+        return f"{self.verdict}{more.get(self.verdict, self.kind.look)}{note} ({runs})"
 
     def _found(self) -> str:
         names = ", ".join(_shown(name) for name in self.modules)
@@ -121,6 +129,7 @@ class BisectReport(Report):
             "verdict": self.verdict,
             "modules": self.modules,
             "smallest": self.smallest,
+            "note": self.note,
             "runs": self.runs,
             "findings": [asdict(finding) for finding in self.findings],
             "candidates": self.candidates,

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from ..._gradients import NonFiniteGradientError, NonFiniteGradientWarning
 from ..._ranks import is_sharded
 from ...gradients import check_finite
-from .._arguments import check_model
+from .._arguments import check_callable, check_model, check_optimizer, check_others
 from ..injection.targets import holds
 from .report import FINITE, FOUND, IRREPRODUCIBLE, BisectReport, Culprit, Kind, Trial
 from .state import TrainingState
@@ -202,8 +202,12 @@ class Frozen:
             parameter.grad = None if gradient is None else gradient.zero_()
 
 
-def check(model: Any, step: Any) -> None:
+def check(model: Any, step: Any, optimizer: Any, others: Any, filter_fn: Any) -> None:
     check_model(model)
+    check_optimizer(optimizer)
+    check_others(others)
+    if filter_fn is not None:
+        check_callable("filter_fn(module, name)", filter_fn)
     if not callable(step):
         kind = type(step).__name__
         raise TypeError(f"expected a step that can be called without arguments, got {kind}")

@@ -43,9 +43,12 @@ def inject(
         model: the model that is trained; a DDP or compiled one too, with the names that it has.
         at: the dotted path of a module as in ``named_modules()``, "" is the model itself; for
             "weight" and "optimizer" also that of a parameter (a module means its first one).
-        step: which step, from 0. Steps are the model's forwards in training mode; for "optimizer"
-            the steps of an optimizer that holds the parameter.
-        what: "nan", "inf", or "huge", the largest finite number of the tensor's dtype.
+        step: which step, from 0. Steps are the model's forwards in training mode alone: those in
+            eval mode are not counted and get no fault. For "optimizer" the steps of an optimizer
+            that holds the parameter.
+        what: "nan", "inf", or "huge", the largest finite number of the tensor's dtype. An
+            operation such as tanh or clamp swallows the last two: then nothing that is not finite
+            is left behind.
         where: what gets the value, in the first element of the first floating tensor.
             "forward": the module's output, out of place; the gradient of the others is as it was.
             "backward": the gradient with respect to that output.
@@ -58,13 +61,14 @@ def inject(
 
     Returns:
         A handle, also a context manager: ``remove()`` ends it, ``fired`` is the step at which the
-        fault happened and None before. It happens once; a checkpointed module that is computed
-        again in backward gives the same again. From here until remove() what is compiled runs as
-        it was written. A module that is never called by its forward (as the out_proj of
-        nn.MultiheadAttention) never fires; nor does a gradient that nobody asks for.
+        fault happened and None before; its repr says how many steps it saw. It happens once; a
+        checkpointed module that is computed again in backward gives the same again. From here
+        until remove() what is compiled runs as it was written. A module that is never called by
+        its forward (as the out_proj of nn.MultiheadAttention) never fires; nor does a gradient
+        that nobody asks for.
 
     Raises:
-        TypeError: a model that is none, a step that is no whole number.
+        TypeError: a model or optimizer that is none, a step that is no whole number.
         ValueError: an unknown path (the error names those like it), what or where; a negative
             step; a module without floating parameters; an optimizer that does not hold the
             parameter. At the step itself: arguments or outputs without a floating tensor in
@@ -76,7 +80,7 @@ def inject(
     >>> finite, fault.fired
     ([True, False, True], 1)
     """
-    check(model, step, what, where)
+    check(model, step, what, where, optimizer)
     target: Any = (parameter_at if where in ("weight", "optimizer") else module_at)(model, at)
     if where == "optimizer":
         check_holds(optimizer, target, at)
@@ -94,6 +98,7 @@ class Injection:
         self.fired: int | None = None
         self.removed = False
         self._seen, self._armed = -1, False
+        self._kind, self._in_eval = "forwards in training mode", 0
         self._before: Tensor | None = None  # what was replaced
         self._stack = ExitStack()
 
@@ -109,12 +114,18 @@ class Injection:
         self.remove()
 
     def __repr__(self) -> str:
-        state = "waiting" if self.fired is None else "fired"
-        return f"<Injection: {self.what} at step {self.step}, {state}>"
+        if self.fired is None:
+            state = f"{'removed before' if self.removed else 'waiting for'} step {self.step}"
+        else:
+            state = f"fired at step {self.fired}" + ", removed" * self.removed
+        seen = f"{self._seen + 1} {self._kind} seen"
+        skipped = f", {self._in_eval} in eval mode not counted" * (self._in_eval > 0)
+        return f"<Injection: {self.what}, {state}; {seen}{skipped}>"
 
     def install(self, where: str, model: nn.Module, target: Any, optimizer: Any) -> None:
         self._stack.enter_context(EAGERLY)
         if where == "optimizer":
+            self._kind = "optimizer steps"
             self._before_steps(target, optimizer)
             return
         before = {"weight": lambda *call: self._write(target), "batch": self._in_arguments}
@@ -129,6 +140,7 @@ class Injection:
             if module is not model:  # a copy of it
                 return None
             if not recomputing():
+                self._in_eval += not module.training
                 self._armed = module.training and self._arrived()
             return act(args, kwargs) if act and self._may_fire() else None
 

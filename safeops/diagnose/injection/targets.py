@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._arguments import check_model, check_one_of, check_whole
+from .._arguments import check_model, check_one_of, check_optimizer, check_whole
 
 PLACES = ("forward", "backward", "weight", "optimizer", "batch")
 KINDS = ("nan", "inf", "huge")
@@ -23,8 +23,9 @@ def holds(optimizer: torch.optim.Optimizer, parameter: Tensor) -> bool:
     return any(p is parameter for group in optimizer.param_groups for p in group["params"])
 
 
-def check(model: Any, step: Any, what: str, where: str) -> None:
+def check(model: Any, step: Any, what: str, where: str, optimizer: Any) -> None:
     check_model(model)
+    check_optimizer(optimizer)
     check_whole("step", step, 0)
     check_one_of("what", what, KINDS)
     check_one_of("where", where, PLACES)
