@@ -33,6 +33,15 @@ def _seed(text: str) -> int:
     return int(text)
 
 
+def _page(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(
+            f"expected the path of a file in a directory that exists, got {text!r}"
+        )
+    return path
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="safeops", description="Numeric safety for PyTorch.")
     parser.add_argument("--version", action="version", version=f"safeops {__version__}")
@@ -57,13 +66,16 @@ def _add_scan(commands: argparse._SubParsersAction) -> None:
     scan = commands.add_parser(
         "scan",
         help="find NaN, Inf and subnormals in .pt, .safetensors, .npy and .npz files",
-        description="Read every tensor of the files in chunks; nothing in them is run. The status "
-        "is 0 if all is finite, 1 if something is not, 2 if a file cannot be read.",
+        description="Read every tensor of the files in chunks; nothing in them is run. Text and "
+        "images beside them, as config.json, are skipped. The status is 0 if all is finite, 1 if "
+        "something is not, 2 if a tensor file cannot be read or nothing was.",
     )
-    scan.add_argument("files", nargs="+", type=Path, metavar="FILE", help="or an *.index.json")
+    scan.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="file, directory or *.index.json"
+    )
     scan.add_argument("--all", action="store_true", help="list the healthy tensors, too")
     scan.add_argument("--json", action="store_true", help="print JSON with every tensor")
-    scan.add_argument("--html", type=Path, metavar="PATH", help="write a page with a plot")
+    scan.add_argument("--html", type=_page, metavar="PATH", help="write a page with a plot")
 
 
 def _scan(options: argparse.Namespace) -> int:
@@ -78,7 +90,7 @@ def _scan(options: argparse.Namespace) -> int:
         except (OSError, ImportError) as error:
             print(f"safeops scan: --html {options.html}: {error}", file=sys.stderr)
             return 2
-    return 2 if report.errors else int(bool(report.bad))
+    return 2 if report.errors or report.finite is None else int(bool(report.bad))
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -232,11 +232,25 @@ def test_scan_writes_a_page(files, capsys):
     page = files / "page.html"
     assert cli.main(["scan", str(files / "sick.pt"), "--html", str(page)]) == 1
     assert "<svg" in page.read_text()
-    assert cli.main(["scan", str(files / "good.pt"), "--html", str(files / "no" / "page")]) == 2
+
+
+@pytest.mark.parametrize("page", ["no/page.html", "."])
+def test_scan_refuses_a_page_without_a_place_first(page, files, capsys):
+    assert cli.main(["scan", str(files / "good.pt"), "--html", str(files / page)]) == 2
     captured = capsys.readouterr()
-    assert "all finite" in captured.out
-    assert "--html" in captured.err
+    assert captured.out == ""
+    assert "--html: expected the path of a file in a directory that exists" in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_scan_of_what_is_not_checked_is_status_2(files, capsys):
+    (files / "config.json").write_text("{}")
+    torch.save({"lr": 0.1}, files / "arguments.pt")
+    for name in ("config.json", "arguments.pt"):
+        assert cli.main(["scan", "--json", str(files / name)]) == 2
+        assert json.loads(capsys.readouterr().out)["finite"] is None
+    assert cli.main(["scan", *(str(files / n) for n in ("config.json", "good.pt"))]) == 0
+    assert "skipped as no tensor file" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_scan_imports_no_more_than_it_needs(files):

@@ -50,8 +50,9 @@ def test_paths_that_are_no_files(tmp_path):
     os.mkfifo(tmp_path / "pipe")  # would wait for ever if it was opened
     good = tmp_path / "good.npy"
     good.write_bytes(npy(STEADY, "<f4"))
-    report = scan(tmp_path, tmp_path / "none", tmp_path / "pipe", good, "bad\0name")
-    words = ["directory", "spelled", "pipe", "", "null byte"]
+    (tmp_path / "empty").mkdir()
+    report = scan(tmp_path / "empty", tmp_path / "none", tmp_path / "pipe", good, "bad\0name")
+    words = ["*.safetensors", "spelled", "pipe", "", "null byte"]
     for word, file in zip(words, report.files, strict=True):
         assert word in file.error
         assert bool(word) == bool(file.error)

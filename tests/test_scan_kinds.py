@@ -83,6 +83,23 @@ def test_what_is_not_read_is_named():
     assert "all finite" not in report.summary()
 
 
+def test_a_file_of_which_nothing_is_read_is_an_error():
+    report = scanned(npy(None, "|O", shape=(1,), data=b"cposix\nsystem\n"))
+    assert report.finite is None
+    assert not report
+    assert report.to_dict()["finite"] is None
+    assert report.summary() == "nothing read; 1 file could not be read"
+    assert "array (an array of objects is a pickle" in report.errors[0].error
+    assert report.rows() == []
+
+
+def test_a_file_without_tensors_alone_is_nothing_read():
+    report = scanned(saved({"lr": 0.1}))
+    assert report.finite is None
+    assert report.summary() == "nothing read: no tensors"
+    assert report.errors == []
+
+
 def test_arrays_that_are_no_numbers():
     content = npz(
         {

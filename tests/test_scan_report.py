@@ -1,11 +1,15 @@
 """The report of a scan, and its progress bar."""
 
+import io
 import json
 
 import pytest
 import torch
+from rich.console import Console
 
+from safeops.diagnose._report import are_numbers
 from safeops.diagnose.scanning import progress
+from safeops.diagnose.scanning.report import ScanFile, ScanReport, ScanTensor
 from safeops.diagnose.scanning.scan import scan
 from tests.scan_files import STEADY, WEIGHT, saved
 
@@ -49,12 +53,50 @@ def test_summary_has_the_counts(report):
 
 
 def test_the_table_has_what_is_wrong_and_all_on_demand(report):
-    assert [str(row[0]).rsplit(" ")[-1] for row in report.rows()][1:] == ["sick", "small", "gone"]
-    assert str(report.rows()[0][1]).startswith("cannot be read: expected")
+    assert [str(row[0]).rsplit(" ")[-1] for row in report.rows()] == ["sick", "small", "gone"]
     report.show_all = True
-    assert len(report.rows()) == 5
-    assert report.rows()[2][1:] == ("float32[2, 3]", 1, 1, 0, 1, 1, -2.0, 1.5)
+    assert len(report.rows()) == 4
+    assert report.rows()[1][1:] == ("float32[2, 3]", 1, 1, 0, 1, 1, -2.0, 1.5)
     assert all(len(row) == len(report.columns()) for row in report.rows())
+
+
+def test_errors_are_lines_above_a_table_of_numbers(report):
+    for report.show_all in (False, True):
+        lines = str(report).replace("\n", " ")
+        assert lines.index("none.pt: cannot be read: expected a file") < lines.index("subnormal ")
+        columns = list(zip(*report.rows(), strict=True))
+        assert all(map(are_numbers, columns[2:]))
+
+
+@pytest.mark.parametrize("width", [60, 70, 100])
+def test_no_number_is_broken(width, report):
+    name = "model.language_model.layers.11.self_attention.output_projection.weight"
+    sizes = {"numel": 100_000_000, "nan": 12, "subnormal": 123_456, "zeros": 654_321}
+    sick = ScanTensor(name, "bfloat16", (4096, 14336), min=-0.2612, max=-1.234e-05, **sizes)
+    report = ScanReport([ScanFile("model.safetensors", tensors=[sick])])
+    for report.show_all in (False, True):
+        console = Console(file=io.StringIO(), width=width, force_jupyter=False)
+        console.print(report)
+        words = console.file.getvalue().split()
+        for whole in ("-inf", "subnormal", "123456", "654321", "-0.2612", "-1.234e-05"):
+            assert whole in words
+
+
+def test_the_rest_of_a_long_table_is_counted(tmp_path):
+    bad = torch.tensor([torch.nan])
+    (tmp_path / "bad.pt").write_bytes(saved([bad.clone() for _ in range(45)]))
+    assert str(scan(tmp_path / "bad.pt")).endswith("... and 5 more")
+
+
+def test_the_figure_says_which_tensors_are_where(report):
+    pytest.importorskip("matplotlib")
+    ((caption, figure),) = report.figures()
+    assert "numbered from 1 as --all lists them" in caption
+    assert "model.pt: sick (number 2, -2)" in caption
+    assert "model.pt: steady (number 1, 3)" in caption
+    lines = figure.axes[0].collections[0].get_segments()
+    assert [line[0][0] for line in lines] == [1, 2, 3]  # the fourth was not read
+    assert list(figure.axes[0].lines[0].get_xdata()) == [2]
 
 
 def test_to_dict_is_json(report):

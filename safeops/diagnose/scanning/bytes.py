@@ -30,6 +30,10 @@ class ScanError(ValueError):
     """A file that cannot be read: what was expected, what came, and what to do."""
 
 
+class NoTensorFile(ScanError):
+    """A file that is whole and holds something else, such as text or an image."""
+
+
 class Bytes(Protocol):
     """Some bytes in a row."""
 
@@ -134,13 +138,13 @@ def reading(path: Path) -> Iterator[Part]:
     except ValueError as error:
         raise ScanError(f"expected the path of a file, got {str(path)!r} ({error})") from error
     if stat.S_ISDIR(mode):
-        raise ScanError(f"expected a file, got a directory: name its files, as in {path / '*'}")
+        raise ScanError("expected a file, got a directory: scan it by itself")
     if not stat.S_ISREG(mode):
         raise ScanError("expected a regular file, got a device, pipe or socket: copy it to a file")
     with Careful(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if not size:
-            raise ScanError("expected a file with tensors, got an empty one: write it again")
+            raise NoTensorFile("expected a file with tensors, got an empty one: write it again")
         yield Part(file, 0, size, [])
 
 

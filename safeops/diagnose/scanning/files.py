@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import codecs
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from . import npy, pt, safetensors
-from .bytes import Archive, Part, ScanError, reading
+from .bytes import Archive, NoTensorFile, Part, ScanError, reading
 from .stored import Stored
 
-INDEX = ".index.json"
-INDEX_SIZE = 32 << 20
 READ = "expected a .pt, .safetensors, .npy or .npz file"
-FOREIGN = {
+OTHER = {  # what lies beside checkpoints and never holds tensors
     b"\xff\xd8\xff": "a JPEG image",
     b"\x89PNG": "a PNG image",
     b"GIF8": "a GIF image",
     b"%PDF": "a PDF document",
+    b"\n\x0e\n\5<unk>": "a vocabulary of SentencePiece",
+    b"\n\x0c\n\5<pad>": "a vocabulary of SentencePiece",
+}
+FOREIGN = {
     b"\x89HDF": "an HDF5 file: open it with h5py and save its arrays",
     b"\x1f\x8b": "a gzip file: unpack it first",
     b"\x28\xb5\x2f\xfd": "a zstd file: unpack it first",
@@ -37,7 +39,8 @@ def opened(path: Path) -> Iterator[tuple[str, list[Stored]]]:
     """The format of the file and its tensors, which can be read in this block.
 
     Raises:
-        ScanError: another format, or a damaged file. OSError: it cannot be opened.
+        NoTensorFile: it is text, an image or empty. ScanError: another format, or a damaged file.
+        OSError: it cannot be opened.
     """
     with reading(path) as file:
         yield _tensors(file, file.head(1024))
@@ -50,8 +53,10 @@ def _tensors(file: Part, head: bytes) -> tuple[str, list[Stored]]:
         return "npy", [npy.npy(file, "array")]
     if head.startswith(pt.LEGACY):
         return "torch before 1.6", pt.legacy(file)
-    if head[8:9] == b"{":
+    if head[8:9] == b"{" and 0 in head[:8]:  # a length; other JSON has no zero byte
         return "safetensors", safetensors.safetensors(file)
+    if other := _other(head):
+        raise NoTensorFile(f"{READ}, got {other}")
     raise ScanError(f"{READ}, got {_kind(head)}")
 
 
@@ -65,42 +70,29 @@ def _zipped(archive: Archive) -> tuple[str, list[Stored]]:
     raise ScanError(f"{READ}, got a zip without tensors: unpack it, or save the weights alone")
 
 
+def _other(head: bytes) -> str:
+    """What a file without tensors is, by its first bytes; "" of what may have some."""
+    kind = next((kind for mark, kind in OTHER.items() if head.startswith(mark)), "")
+    if kind or 0 in head or _foreign(head):
+        return kind
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)  # may end inside a character
+    except UnicodeDecodeError:
+        return ""
+    return f"text that begins with {text[:24]!r}: name the file with the tensors"
+
+
+def _foreign(head: bytes) -> str:
+    marks = (mark for mark in FOREIGN if head.lower().startswith(mark.lower()))
+    return next((FOREIGN[mark] for mark in marks), "")
+
+
 def _kind(head: bytes) -> str:
     """What the first bytes look like."""
-    for mark, kind in FOREIGN.items():
-        if head.lower().startswith(mark.lower()):
-            return kind
+    if foreign := _foreign(head):
+        return foreign
     if head[257:262] == b"ustar":
         return "a tar file: unpack it, or (torch before 0.1.10) load it and save it again"
     if head[:1] == b"\x80":
         return "a pickle that torch.save did not write: save tensors with torch.save"
-    try:
-        return f"text that begins with {head[:24].decode()!r}: name the file with the tensors"
-    except UnicodeDecodeError:
-        return f"bytes that begin with {head[:8].hex(' ')}: an unknown format, or damaged"
-
-
-def expanded(path: Path) -> list[Path]:
-    """The file; or, of an index such as model.safetensors.index.json, the files that it names.
-
-    Raises:
-        ScanError: no index, or one that names files outside its directory. OSError: unreadable.
-    """
-    if not path.name.endswith(INDEX):
-        return [path]
-    with reading(path) as file:
-        if file.size > INDEX_SIZE:
-            raise ScanError(f"expected an index of at most {INDEX_SIZE} bytes, got {file.size}")
-        names = _named(file.head(file.size))
-    for name in names:
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise ScanError(f"an index that names {name[:80]!r}, outside its directory: damaged")
-    return [path.parent / name for name in names]
-
-
-def _named(text: bytes) -> list[str]:
-    try:
-        names = json.loads(text)["weight_map"].values()
-        return sorted({name for name in names if isinstance(name, str)})
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ScanError('expected an index with a "weight_map", got other JSON or text') from error
+    return f"bytes that begin with {head[:8].hex(' ')}: an unknown format, or damaged"

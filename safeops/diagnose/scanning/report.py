@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._report import Report, _table
+from .._report import SHOWN, Report, _table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NOTHING = ("",) * 7  # in the columns of numbers
+NOTHING = ("-",) * 7  # in the columns of numbers
+NAMED = 5  # skipped files in the printed line
 SIZEABLE = 0.01  # share of subnormals that is worth a warning
 REMEDIES = {
     "nan": "load an earlier checkpoint; safeops.diagnose.detect names the operation that made it",
@@ -47,7 +48,7 @@ class ScanTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class ScanFile:
-    """One file: its format and tensors, or the reason why it could not be read."""
+    """One file: its format and tensors, or the reason why nothing of it could be read."""
 
     path: str
     format: str = ""
@@ -69,17 +70,21 @@ class ScanFinding:
 
 
 class ScanReport(Report):
-    """What a scan found; true if every file could be read and every element is finite.
+    """What a scan found; true if every file could be read and every element is finite, and there
+    was something to read.
 
     ``files`` has a ScanFile each, ``bad`` the tensors that hold a NaN or an infinity, ``errors``
-    the files that could not be read, ``findings`` all there is to say. Printed are the tensors with
-    findings; with ``show_all`` the healthy ones too.
+    the files that could not be read, ``skipped`` the paths of those that are no tensor files,
+    ``findings`` all there is to say. Printed are the tensors with findings; with ``show_all`` the
+    healthy ones too.
     """
 
     title = "Scan"
 
-    def __init__(self, files: Sequence[ScanFile], show_all: bool = False):
-        self.files, self.show_all = list(files), show_all
+    def __init__(
+        self, files: Sequence[ScanFile], show_all: bool = False, skipped: Sequence[str] = ()
+    ):
+        self.files, self.show_all, self.skipped = list(files), show_all, list(skipped)
 
     @property
     def tensors(self) -> list[ScanTensor]:
@@ -99,49 +104,80 @@ class ScanReport(Report):
         found = [finding for file in self.files for finding in _of_file(file)]
         return sorted(found, key=lambda finding: finding.severity != "error")
 
-    def __bool__(self) -> bool:
+    @property
+    def finite(self) -> bool | None:
+        """Whether every file was read and every element is finite; None if nothing was read."""
+        if all(tensor.why for tensor in self.tensors):
+            return None
         return not self.errors and not self.bad
+
+    def __bool__(self) -> bool:
+        return bool(self.finite)
 
     def summary(self) -> str:
         tensors, bad, errors = self.tensors, self.bad, self.errors
-        unread = sum(bool(tensor.why) for tensor in tensors)
+        unread = sum(bool(t.why) for file in self.files if not file.error for t in file.tensors)
         amount = f"{_many(len(tensors), 'tensor')} in {_many(len(self.files), 'file')}"
         parts = [f"{len(bad)} of {amount} not finite: {_counts(bad)}"] if bad else []
-        if not bad:
+        if self.finite is None:
+            parts = ["nothing read" + ("" if errors or self.skipped else ": no tensors")]
+        elif not bad:
             parts = [
                 f"{amount}, " + ("none that is not finite" if errors or unread else "all finite")
             ]
         parts += [f"{unread} not read"] if unread else []
         parts += [f"{_many(len(errors), 'file')} could not be read"] if errors else []
+        parts += [f"{_many(len(self.skipped), 'file')} skipped"] if self.skipped else []
         return "; ".join(parts)
+
+    def details(self) -> str:
+        """The files that could not be read, each with the reason, and those that were skipped."""
+        lines = [f"{file.path}: cannot be read: {file.error}" for file in self.errors]
+        if self.skipped:
+            more = len(self.skipped) - NAMED
+            names = ", ".join(self.skipped[:NAMED]) + (f" and {more} more" if more > 0 else "")
+            lines.append(f"skipped as no tensor file: {names}")
+        return "\n".join(lines)
 
     def columns(self) -> Sequence[str]:
         return ("name", "tensor", "nan", "inf", "-inf", "subnormal", "zeros", "min", "max")
 
     def rows(self) -> Sequence[Sequence[object]]:
-        found: list[Sequence[object]] = [
-            (file.path, f"cannot be read: {file.error}", *NOTHING) for file in self.errors
+        return [
+            (name, *_cells(tensor))
+            for name, tensor, error in self._named()
+            if self.show_all or (_finding_of(tensor) and not error)
         ]
+
+    def _named(self) -> Iterator[tuple[str, ScanTensor, str]]:
+        """Every tensor with its name in the table, and the error of its file."""
         for file in self.files:
             prefix = f"{file.path}: " if len(self.files) > 1 else ""
-            shown = (t for t in file.tensors if self.show_all or _finding_of(t))
-            found += [(prefix + tensor.name, *_cells(tensor)) for tensor in shown]
-        return found
+            yield from ((prefix + tensor.name, tensor, file.error) for tensor in file.tensors)
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        """As of any report; with show_all nothing is cut."""
+        """As of any report, but no number is broken, and with show_all nothing is cut."""
         from rich.text import Text
 
-        if not self.show_all:
-            yield from super().__rich_console__(console, options)
-            return
+        rows, details = self.rows(), self.details()
         yield Text(self.summary())
-        yield _table(self.columns(), self.rows(), options.max_width)
+        if details:
+            yield Text(details)
+        shown = rows if self.show_all else rows[:SHOWN]
+        if shown:
+            table = _table(self.columns(), shown, options.max_width)
+            for column in table.columns[2:]:
+                column.no_wrap = True
+            yield table
+        if len(rows) > len(shown):
+            yield Text(f"... and {len(rows) - len(shown)} more")
 
     def to_dict(self) -> dict[str, Any]:
-        """With every tensor, healthy or not; extremes are finite or None, so that it is JSON."""
+        """With every tensor, healthy or not; extremes are finite or None, so that it is JSON.
+        "finite" is None if nothing was read."""
         return {
-            "finite": bool(self),
+            "finite": self.finite,
+            "skipped": self.skipped,
             "files": [
                 asdict(file)
                 | {"tensors": [t._asdict() | {"shape": list(t.shape)} for t in file.tensors]}
@@ -153,12 +189,28 @@ class ScanReport(Report):
     def figures(self) -> list[tuple[str, Figure]]:
         from .plot import ranges
 
-        read = [tensor for tensor in self.tensors if tensor.min is not None or tensor.bad]
-        return [("From min to max of every tensor", ranges(read))] if read else []
+        named = [(name, tensor) for name, tensor, _ in self._named()]
+        if not any(tensor.min is not None or tensor.bad for _, tensor in named):
+            return []
+        caption = "From min to max of every tensor, numbered from 1 as --all lists them"
+        return [(caption + _ends(named), ranges([tensor for _, tensor in named]))]
 
 
 def _many(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _ends(named: Sequence[tuple[str, ScanTensor]]) -> str:
+    """The tensors that reach lowest and highest, for a caption."""
+    low = [(t.min, place, name) for place, (name, t) in enumerate(named, 1) if t.min is not None]
+    high = [(t.max, -place, name) for place, (name, t) in enumerate(named, 1) if t.max is not None]
+    if not low or not high:
+        return ""
+    (least, first, lowest), (most, last, highest) = min(low), max(high)
+    return (
+        f"; the lowest is {lowest} (number {first}, {least:.4g}), "
+        f"the highest {highest} (number {-last}, {most:.4g})"
+    )
 
 
 def _counts(tensors: Sequence[ScanTensor]) -> str:
@@ -172,7 +224,7 @@ def _cells(tensor: ScanTensor) -> tuple[object, ...]:
     kind = f"{tensor.dtype}{list(tensor.shape)}"
     if tensor.why:
         return (f"{kind if tensor.dtype else ''} not read: {tensor.why}".strip(), *NOTHING)
-    return (kind, *("" if cell is None else _short(cell) for cell in tensor[4:11]))
+    return (kind, *("-" if cell is None else _short(cell) for cell in tensor[4:11]))
 
 
 def _short(number: float) -> float:

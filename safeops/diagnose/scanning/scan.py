@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-from .bytes import ScanError
+from .bytes import NoTensorFile, ScanError
 from .elements import Elements, elements_of
-from .files import expanded, opened
+from .files import opened
+from .paths import as_path, meant, promises_tensors
 from .progress import Bar, progress_bar
 from .report import ScanFile, ScanFinding, ScanReport, ScanTensor
 from .stored import Stored, printable
@@ -35,18 +36,22 @@ def scan(*paths: str | os.PathLike[str], progress: bool | None = None) -> ScanRe
     Args:
         paths: .pt, .pth and .bin as torch.save writes them (also before torch 1.6) and TorchScript;
             .safetensors; .npy; .npz. What counts is what is in a file, not how it is called. Of
-            an index (``*.index.json``) the files that it names.
+            an index (``*.index.json``) the files that it names. Of a directory, but not of those
+            in it, the files called .pt, .pth, .bin, .ckpt, .safetensors, .npy or .npz, and their
+            indexes. A file that is meant twice is read once. Text and images that have no such
+            name, as config.json, are skipped: the report says so, and it is no error.
         progress: show a progress bar on stderr; by default if that is a terminal.
 
     Returns:
-        A ScanReport: true if every file could be read and every element is finite. A tensor has its
-        extremes over the finite elements; integers have no other column, complex numbers count by
-        real and imaginary part. Quantized and sparse tensors, arrays of objects and unknown dtypes
-        are listed with the reason why they were not read.
+        A ScanReport: true if every file could be read, every element is finite, and there was
+        something to read; ``finite`` is None if there was not. A tensor has its extremes over the
+        finite elements; integers have no other column, complex numbers count by real and imaginary
+        part. Quantized and sparse tensors, arrays of objects and unknown dtypes are listed with the
+        reason why they were not read; a file that holds nothing else counts as unreadable.
 
     Raises:
-        TypeError: what is no path. ValueError: no paths. A file that cannot be read raises
-            nothing: the others are scanned, and the report has the reason.
+        TypeError: what is no path, as a list of them. ValueError: no paths. A file that cannot be
+            read raises nothing: the others are scanned, and the report has the reason.
 
     >>> import tempfile, torch
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -57,11 +62,10 @@ def scan(*paths: str | os.PathLike[str], progress: bool | None = None) -> ScanRe
     """
     if not paths:
         raise ValueError("expected the paths of files to scan, got none")
-    given = [Path(os.fspath(path)) for path in paths]  # a TypeError for what is no path
+    given = [as_path(path) for path in paths]
     shown = sys.stderr.isatty() if progress is None else progress
     with _readers() as pool, progress_bar(shown) as bar:
-        files = [result for path in given for result in _scanned_all(path, pool, bar)]
-    return ScanReport(files)
+        return _scanned_all(given, pool, bar)
 
 
 @contextmanager
@@ -78,25 +82,45 @@ def _readers() -> Iterator[ThreadPoolExecutor]:
         torch.set_num_threads(threads)
 
 
-def _scanned_all(path: Path, pool: ThreadPoolExecutor, bar: Bar) -> list[ScanFile]:
-    """The file, or those of an index."""
-    try:
-        return [_scanned(part, pool, bar) for part in expanded(path)]
-    except (ScanError, OSError) as error:
-        return [_failed(path, error)]
+def _scanned_all(given: Sequence[Path], pool: ThreadPoolExecutor, bar: Bar) -> ScanReport:
+    files: list[ScanFile] = []
+    skipped: list[str] = []
+    for path, error in meant(given):
+        try:
+            files.append(_failed(path, error) if error else _scanned(path, pool, bar))
+        except NoTensorFile as other:
+            if promises_tensors(path):
+                files.append(_failed(path, other))
+            else:
+                skipped.append(printable(str(path)))
+    return ScanReport(files, skipped=skipped)
 
 
 def _scanned(path: Path, pool: ThreadPoolExecutor, bar: Bar) -> ScanFile:
-    """The file; of several tensors with the same elements, one is read."""
+    """The file; of several tensors with the same elements, one is read.
+
+    Raises:
+        NoTensorFile: what it holds is something else.
+    """
     try:
         with opened(path) as (kind, tensors):
             once = {tensor.key: tensor for tensor in tensors if tensor.chunks is not None}
             bar.start(path, sum(tensor.size for tensor in once.values()))
             read = pool.map(lambda tensor: elements_of(bar.watched(tensor.chunks())), once.values())
             found = dict(zip(once, read, strict=True))
-            return ScanFile(printable(str(path)), kind, [_row(tensor, found) for tensor in tensors])
+            rows = [_row(tensor, found) for tensor in tensors]
+            return ScanFile(printable(str(path)), kind, rows, _nothing_read(rows))
+    except NoTensorFile:
+        raise
     except (ScanError, OSError, MemoryError) as error:
         return _failed(path, error)
+
+
+def _nothing_read(rows: Sequence[ScanTensor]) -> str:
+    """The error of a file with tensors of which none is read; ""."""
+    if not rows or not all(row.why for row in rows):
+        return ""
+    return f"expected numbers, got only what is not read, as {rows[0].name} ({rows[0].why})"
 
 
 def _failed(path: Path, error: Exception) -> ScanFile:
