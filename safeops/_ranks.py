@@ -24,6 +24,11 @@ class Local(NamedTuple):
     mesh: Any
 
 
+def own_rank() -> int | None:
+    """Of this process; None without torch.distributed."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else None
+
+
 def is_sharded(gradient: Any) -> bool:
     """Whether it is a DTensor. Nobody has one before its module is imported, which costs a second;
     so this never imports it."""

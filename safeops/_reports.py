@@ -185,7 +185,11 @@ def _label(readings: Any) -> Label:
 
 def counts_of(row: TensorStats) -> str:
     """As in "2 nan, 1 inf"."""
-    counts = (row.nan, "nan"), (row.posinf, "inf"), (row.neginf, "-inf")
+    return in_words(row.nan, row.posinf, row.neginf)
+
+
+def in_words(nan: int, posinf: int, neginf: int) -> str:
+    counts = (nan, "nan"), (posinf, "inf"), (neginf, "-inf")
     return ", ".join(f"{count} {name}" for count, name in counts if count)
 
 

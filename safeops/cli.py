@@ -87,7 +87,7 @@ def _scan(options: argparse.Namespace) -> int:
     if options.html is not None:
         try:
             report.to_html(options.html)
-        except (OSError, ImportError) as error:
+        except OSError as error:
             print(f"safeops scan: --html {options.html}: {error}", file=sys.stderr)
             return 2
     return 2 if report.errors or report.finite is None else int(bool(report.bad))

@@ -44,6 +44,7 @@ class Report:
     """
 
     title = "Report"
+    whole_from: int | None = None  # columns of a printed table from here on are never broken
 
     def summary(self) -> str:
         """One line: the verdict and the counts."""
@@ -56,6 +57,10 @@ class Report:
     def columns(self) -> Sequence[str]:
         """The head of the table."""
         raise NotImplementedError
+
+    def printed(self) -> int | None:
+        """How many rows of the table are printed; None for all."""
+        return SHOWN
 
     def rows(self) -> Sequence[Sequence[object]]:
         """The table: str() of a cell is shown, numbers stand to the right."""
@@ -102,10 +107,11 @@ class Report:
         yield Text(self.summary())
         if details:
             yield Text(details)
-        if rows:
-            yield _table(self.columns(), rows[:SHOWN], options.max_width)
-        if len(rows) > SHOWN:
-            yield Text(f"... and {len(rows) - SHOWN} more")
+        printed = rows[: self.printed()]
+        if printed:
+            yield _table(self.columns(), printed, options.max_width, self.whole_from)
+        if len(rows) > len(printed):
+            yield Text(f"... and {len(rows) - len(printed)} more")
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -120,7 +126,9 @@ class Report:
         return f"<{type(self).__name__}: {self.summary()}>"
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int) -> Table:
+def _table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], width: int, whole_from: int | None
+) -> Table:
     """Cells are taken as they are: a name such as x[0] is no markup."""
     from rich.box import Box
     from rich.table import Table
@@ -129,6 +137,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], width: int)
     table = Table(box=Box(_RULE, ascii=True), show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     cells = [[str(cell) for cell in row] for row in rows]
     whole = _kept_whole(list(zip(columns, *cells, strict=True)), width)
+    whole.update(() if whole_from is None else range(whole_from, len(columns)))
     for place, name in enumerate(columns):
         right = are_numbers([row[place] for row in rows])
         style: Any = {"justify": "right" if right else "left", "no_wrap": place in whole}

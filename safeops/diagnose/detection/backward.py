@@ -9,8 +9,9 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from .detect import Detection
 
 
-class NodeEvent(NamedTuple):
+@dataclass(eq=False)
+class NodeEvent:
     """A node that gave a gradient that is not finite. came_in: what it got was so already;
     summed: and that was the sum of several. stale: so was the .grad that it adds to."""
 
@@ -40,9 +42,9 @@ class NodeEvent(NamedTuple):
 
     @property
     def leaf(self) -> Tensor | None:
-        """That accumulates the gradient, if that is what the node does."""
-        return getattr(self.node, "variable", None)
+        return _leaf_of(self.node)
 
+    @cached_property
     def saved(self) -> dict[str, Any]:
         """What the forward kept for it, by name; nothing where it is computed again, or gone."""
         try:
@@ -51,7 +53,7 @@ class NodeEvent(NamedTuple):
             return {}
 
     def saved_tensors(self) -> dict[str, Tensor]:
-        return {name: value for name, value in self.saved().items() if isinstance(value, Tensor)}
+        return {name: value for name, value in self.saved.items() if isinstance(value, Tensor)}
 
     def cause(self) -> str:
         if self.came_in:
@@ -66,7 +68,7 @@ class NodeEvent(NamedTuple):
         if self.leaf is not None:
             return overflow
         name = causes.plain_name(self.op)
-        return causes.backward_cause(name, self.saved(), given, dtype) or overflow
+        return causes.backward_cause(name, self.saved, given, dtype) or overflow
 
 
 def _saved(node: Any) -> dict[str, Any]:
@@ -127,7 +129,7 @@ class _Nodes:
             waiting += [node for node in dict.fromkeys(below) if node not in self.nodes]
             self.nodes.update(below)
 
-        leaves = ((node, getattr(node, "variable", None)) for node in self.nodes)
+        leaves = ((node, _leaf_of(node)) for node in self.nodes)
         self.stale = {node for node, leaf in leaves if leaf is not None and _is_bad(leaf.grad)}
 
     def run_python(self) -> bool:
@@ -143,7 +145,7 @@ class _Nodes:
         self.nodes.clear()
 
     def _ran(self, node: Any, given: tuple, incoming: tuple) -> None:
-        leaf = getattr(node, "variable", None)
+        leaf = _leaf_of(node)
         if leaf is not None:
             given = (leaf.grad,)
         bad = [i for i, gradient in enumerate(given) if _is_bad(gradient)]
@@ -176,6 +178,11 @@ def _node_of(output: Any) -> Any:
     if not isinstance(output, Tensor):
         return output.node
     return torch.autograd.graph.get_gradient_edge(output).node if output.requires_grad else None
+
+
+def _leaf_of(node: Any) -> Tensor | None:
+    """That accumulates the gradient, if that is what the node does."""
+    return getattr(node, "variable", None)
 
 
 def _overflowed(total: Tensor) -> bool:

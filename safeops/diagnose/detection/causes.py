@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -149,7 +150,7 @@ def forward_cause(op: str, inputs: _Inputs, result: Tensor) -> str | None:
 
     inputs: its arguments by name.
     """
-    if any(isinstance(value, float) and not _is_finite(value) for value in inputs.values()):
+    if has_constant(inputs):
         return CONSTANT
     found = cause_by_rule(op, {**inputs, "result": result})
     if found is not None:
@@ -202,8 +203,10 @@ def cause_by_rule(op: str, inputs: _Inputs) -> str | None:
     return None
 
 
-def _is_finite(value: float) -> bool:
-    return value - value == 0
+def has_constant(inputs: _Inputs) -> bool:
+    """Whether a number that is given is not finite."""
+    numbers = (value for value in inputs.values() if isinstance(value, float))
+    return not all(map(math.isfinite, numbers))
 
 
 def _is_infinite(value: Any) -> bool:

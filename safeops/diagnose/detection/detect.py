@@ -25,9 +25,6 @@ from .scene import Scene
 from .taints import MEANT, TOLD, Origin
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _KINDS = ("nan", "inf")
@@ -114,7 +111,7 @@ class Detection(Report):
     def _remember(self, event: Event, origin: Origin, inputs: bool = False) -> None:
         """Of the result; of the inputs that are to blame for it, too."""
         scene = self.scene
-        for given in event.given() if inputs else ():
+        for given in event.given if inputs else ():
             blamed = origin_of(given, scene.taints, scene.outside)
             if blamed is not None and not blamed.meant:
                 scene.taints.put(given.memory, origin)
@@ -143,7 +140,7 @@ class Detection(Report):
 
     def judge_node(self, event: NodeEvent) -> None:
         """What is not finite in a gradient was made by its node, unless the forward was bad."""
-        hidden = not event.saved() and event.leaf is None and self._told_in_this_step()
+        hidden = not event.saved and event.leaf is None and self._told_in_this_step()
         if not (hidden or self.scene.follows(event)):
             self._tell(self.scene.node_finding(event))
 
@@ -231,7 +228,7 @@ def detect(
     softmax. They are told once a NaN, or a product, is made of them. Overflows of gradients for
     which a GradScaler skips the step are ``.handled``.
 
-    Compiled models run eagerly in here. Under checkpointing what is computed again is a forward.
+    Compiled models run eagerly in here. What a checkpoint computes again is not told again.
     The result is the same as without; a step takes longer, see docs/performance.md.
 
     Args:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..._reports import in_words
+
 
 class Source(NamedTuple):
     """A line of code."""
@@ -37,9 +39,7 @@ class Counts(NamedTuple):
     numel: int
 
     def __str__(self) -> str:
-        pairs = (self.nan, "nan"), (self.posinf, "inf"), (self.neginf, "-inf")
-        found = ", ".join(f"{count} {name}" for count, name in pairs if count)
-        return f"{found} of {self.numel}"
+        return f"{in_words(self.nan, self.posinf, self.neginf)} of {self.numel}"
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         bad = [place for place, tensor in enumerate(found) if is_bad(tensor)]
         scene = self.detection.scene
         if bad:
-            self.detection.judge(call.event([found[place] for place in bad], bad[0], scene.lasts()))
+            self.detection.judge(call.event([found[place] for place in bad], bad[0], scene.lasts))
         else:
             for tensor in filter(is_inexact, call.written()):
                 scene.taints.overwritten(tensor)
@@ -115,7 +115,7 @@ class _Call:
     def given(self) -> tuple[tuple, dict[str, Any]]:
         return self.args, self.kwargs
 
-    def event(self, bad: list[Tensor], place: int, lasts: Callable[[Tensor], bool]) -> Event:
+    def event(self, bad: list[Tensor], place: int, lasts: Callable[[list[Tensor]], bool]) -> Event:
         written = [self.func._schema.arguments[place].name for place in self.facts.written]
         lost = [name for name in written if name not in self.before]
         given = dict(arguments(self.func, *self.given))
@@ -131,7 +131,7 @@ class _Call:
             place=place,
             traced=traced,
             stepping=first_of(_RUNNERS) == 1,
-            lasting=any(map(lasts, self.written())),
+            lasting=lasts(self.written()),
         )
 
 

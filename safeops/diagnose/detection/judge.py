@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -50,7 +50,8 @@ class Given(NamedTuple):
     bad: bool
 
 
-class Event(NamedTuple):
+@dataclass(eq=False)
+class Event:
     """An operation and what of its result is not finite.
 
     arguments: by name, without those that it wrote and of which nothing is known. before: copies
@@ -74,6 +75,7 @@ class Event(NamedTuple):
     def name(self) -> str:
         return causes.plain_name(self.op)
 
+    @cached_property
     def given(self) -> list[Given]:
         """All tensors that went in."""
         lost = [
@@ -95,10 +97,10 @@ class Event(NamedTuple):
 
     def is_fill(self) -> bool:
         """Whether it writes a number that is not finite."""
-        values = self.arguments.values()
-        given = any(isinstance(value, float) and not math.isfinite(value) for value in values)
-        return given and (self.name in _FILLS or (self.name in _QUIET and not self.holds_nan()))
+        given = causes.has_constant(self.arguments)
+        return given and (self.name in _FILLS or (self.name in _QUIET and not self.holds_nan))
 
+    @cached_property
     def holds_nan(self) -> bool:
         return any(bool(tensor.isnan().any()) for tensor in self.results)
 
@@ -116,7 +118,7 @@ _Outside = Callable[[Tensor], Origin]
 
 def verdict_on(event: Event, taints: Taints, outside_as: _Outside) -> Verdict:
     """outside_as: the origin of what came from outside and is not known yet."""
-    found = [origin for one in event.given() if (origin := origin_of(one, taints, outside_as))]
+    found = [origin for one in event.given if (origin := origin_of(one, taints, outside_as))]
     if TOLD in found:
         return Verdict(False, TOLD)
     if not found:
@@ -124,7 +126,7 @@ def verdict_on(event: Event, taints: Taints, outside_as: _Outside) -> Verdict:
     blamed = min(found, key=lambda origin: (origin.meant, origin is MEANT))
     if event.name in _COPIES or (blamed == RAW and event.name in _FILLS):
         return Verdict(False, blamed)
-    if event.holds_nan() and (blamed.meant or _hides_a_row(event)):
+    if event.holds_nan and (blamed.meant or _hides_a_row(event)):
         return MADE
     if blamed.meant and _made_anew(event):
         return MADE
@@ -146,30 +148,30 @@ def _made(event: Event) -> Verdict:
     infinities of positions and masks, numbers that stand for what is missing."""
     if event.is_fill():
         return MADE_ASIDE
-    aside = not (event.traced or event.lasting or event.holds_nan())
+    aside = not (event.traced or event.lasting or event.holds_nan)
     return MADE_ASIDE if aside else MADE
 
 
 def _takes(event: Event) -> bool:
     """Infinities without harm, as masks do; beside the graph a NaN, too: it may be sorted out."""
-    if event.lasting or (event.holds_nan() and event.traced):
+    if event.lasting or (event.holds_nan and event.traced):
         return False
     if event.name in _BIASED:
-        return all(given.name == "self" for given in event.given() if given.bad)
+        return all(given.name == "self" for given in event.given if given.bad)
     return event.name in _QUIET
 
 
 def _made_anew(event: Event) -> bool:
     """Whether an elementwise result is not finite where all that went in is."""
-    values = [given.value for given in event.given() if given.value is not None]
+    values = [given.value for given in event.given if given.value is not None]
     if event.name not in _ELEMENTWISE or not values:
         return False
-    finite = functools.reduce(torch.mul, [value.isfinite() for value in values])
+    finite = reduce(torch.mul, [value.isfinite() for value in values])
     return bool((finite & ~event.results[0].isfinite()).any())
 
 
 def _hides_a_row(event: Event) -> bool:
     """A softmax in which all is masked: infinities came in, and none of them is to blame."""
-    values = [given.value for given in event.given() if given.value is not None]
+    values = [given.value for given in event.given if given.value is not None]
     came_nan = any(bool(value.isnan().any()) for value in values if value.is_floating_point())
     return not came_nan and event.cause() == causes.MASKED

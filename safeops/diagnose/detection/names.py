@@ -40,10 +40,9 @@ class Names:
             found.setdefault(address(tensor), []).append((_extent(tensor), known))
 
         def what_is(tensor: Tensor) -> Known | None:
-            start = values_of(tensor).storage_offset() if found.get(address(tensor)) else 0
-            return next(
-                (k for extent, k in found.get(address(tensor), ()) if start in extent), None
-            )
+            beside = found.get(address(tensor), [])
+            start = values_of(tensor).storage_offset() if beside else 0
+            return next((known for extent, known in beside if start in extent), None)
 
         return what_is
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
+from ..._ranks import own_rank
 from ..._where import OUTSIDE, RunningModule, callers
 from . import causes
 from .backward import NodeEvent
@@ -58,16 +57,12 @@ class Scene:
             for old in list(self.nodes)[: _MOST_NODES // 2]:
                 del self.nodes[old]
 
-    def lasts(self) -> Callable[[Tensor], bool]:
-        """Whether a tensor is a weight or an optimizer's state."""
-        what_is = self.names.look_up()
-
-        def lasting(tensor: Tensor) -> bool:
-            known = what_is(tensor)
-            kept = known is not None and known.kind in ("parameter", "state")
-            return kept or (tensor.is_leaf and tensor.requires_grad)
-
-        return lasting
+    def lasts(self, tensors: list[Tensor]) -> bool:
+        """Whether one of them is a weight or an optimizer's state."""
+        if any(tensor.is_leaf and tensor.requires_grad for tensor in tensors):
+            return True
+        known = map(self.names.look_up(), tensors) if tensors else ()
+        return any(one is not None and one.kind in ("parameter", "state") for one in known)
 
     @property
     def step(self) -> int:
@@ -84,7 +79,7 @@ class Scene:
         key = event.op, self.place()
         if not event.is_fill() or key not in self._constants:
             finding = self.finding(event, None)
-            meant = event.is_fill() and not event.holds_nan()
+            meant = event.is_fill() and not event.holds_nan
             self._constants[key] = Origin(finding.cause, finding=finding, meant=meant)
         return self._constants[key]
 
@@ -151,7 +146,7 @@ class Scene:
             parameter=parameter,
             step=self.step,
             called_from=line_of(*place.own),
-            rank=rank(),
+            rank=own_rank(),
         )
 
 
@@ -159,16 +154,9 @@ def _line(frame: FrameType | None) -> tuple[str, int]:
     return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
-def rank() -> int | None:
-    """Of this process; None without torch.distributed."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank()
-    return None
-
-
 def _outside(known: Known) -> Origin:
     if known.kind == "gradient":
-        return Origin(causes.GRADIENT if rank() is None else causes.RANK, known.name)
+        return Origin(causes.GRADIENT if own_rank() is None else causes.RANK, known.name)
     return Origin(causes.STATE if known.kind == "state" else causes.WEIGHT, known.name)
 
 
@@ -178,7 +166,7 @@ def _named(name: str, known: Known | None) -> str:
 
 def _beside(event: Event) -> list[Given]:
     """Floating inputs; of lists those at the place of the first bad result."""
-    given = [g for g in event.given() if is_inexact(g.memory)]
+    given = [g for g in event.given if is_inexact(g.memory)]
     sizes = Counter(g.name for g in given)
     place = next((g.place for g in given if g.memory is event.results[0]), event.place)
     return [g for g in given if sizes[g.name] == 1 or g.place == place]

@@ -10,13 +10,12 @@ from contextlib import ExitStack
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..._ranks import is_sharded
+from ..._ranks import is_sharded, own_rank
 from ..._where import EAGERLY, recomputing
 from .targets import check, check_holds, holds, is_floating, module_at, parameter_at
 
@@ -85,7 +84,7 @@ def inject(
     if where == "optimizer":
         check_holds(optimizer, target, at)
     fault = Injection(step, what)
-    if rank is None or rank == _rank():
+    if rank is None or rank == (own_rank() or 0):
         fault.install(where, model, target, optimizer)
     return fault
 
@@ -286,7 +285,3 @@ def _state_of(optimizer: torch.optim.Optimizer, parameter: Tensor) -> Tensor | N
         if is_floating(value) and value.shape == parameter.shape and value.numel():
             return value
     return parameter.grad
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0

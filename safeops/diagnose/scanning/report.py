@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .._report import SHOWN, Report, _table
+from ..._reports import in_words
+from .._report import Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,6 +81,7 @@ class ScanReport(Report):
     """
 
     title = "Scan"
+    whole_from = 2  # no number is broken
 
     def __init__(
         self, files: Sequence[ScanFile], show_all: bool = False, skipped: Sequence[str] = ()
@@ -155,22 +157,8 @@ class ScanReport(Report):
             prefix = f"{file.path}: " if len(self.files) > 1 else ""
             yield from ((prefix + tensor.name, tensor, file.error) for tensor in file.tensors)
 
-    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        """As of any report, but no number is broken, and with show_all nothing is cut."""
-        from rich.text import Text
-
-        rows, details = self.rows(), self.details()
-        yield Text(self.summary())
-        if details:
-            yield Text(details)
-        shown = rows if self.show_all else rows[:SHOWN]
-        if shown:
-            table = _table(self.columns(), shown, options.max_width)
-            for column in table.columns[2:]:
-                column.no_wrap = True
-            yield table
-        if len(rows) > len(shown):
-            yield Text(f"... and {len(rows) - len(shown)} more")
+    def printed(self) -> int | None:
+        return None if self.show_all else super().printed()
 
     def to_dict(self) -> dict[str, Any]:
         """With every tensor, healthy or not; extremes are finite or None, so that it is JSON.
@@ -215,9 +203,9 @@ def _ends(named: Sequence[tuple[str, ScanTensor]]) -> str:
 
 def _counts(tensors: Sequence[ScanTensor]) -> str:
     """As in "2 nan, 1 inf"."""
-    names = {"nan": "nan", "posinf": "inf", "neginf": "-inf"}
-    sums = {name: sum(getattr(t, column) for t in tensors) for column, name in names.items()}
-    return ", ".join(f"{count} {name}" for name, count in sums.items() if count)
+    nan = sum(tensor.nan for tensor in tensors)
+    posinf, neginf = (sum(t.posinf for t in tensors), sum(t.neginf for t in tensors))
+    return in_words(nan, posinf, neginf)
 
 
 def _cells(tensor: ScanTensor) -> tuple[object, ...]:
