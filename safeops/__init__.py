@@ -1,6 +1,6 @@
 """Numeric safety for PyTorch: ops that stay finite, forward and backward."""
 
-from . import amp, diagnose, nn
+from . import amp, diagnose, guard, nn
 from ._route import why_not_kernel
 from ._version import __version__
 from .gradients import (
@@ -15,6 +15,8 @@ from .gradients import (
     clip_report,
     finite_clip_,
 )
+from .guard.events import TrainingDiverged
+from .guard.guard import Guard
 from .ops.acos import safe_acos
 from .ops.acosh import safe_acosh
 from .ops.asin import safe_asin
@@ -58,10 +60,12 @@ __all__ = [
     "ClipReport",
     "FiniteReport",
     "GradNormClipper",
+    "Guard",
     "NonFiniteGradientError",
     "NonFiniteGradientWarning",
     "SwapReport",
     "TensorStats",
+    "TrainingDiverged",
     "__version__",
     "amp",
     "cdist",
@@ -72,6 +76,7 @@ __all__ = [
     "diagnose",
     "finite_clip",
     "finite_clip_",
+    "guard",
     "log_softmax",
     "logcumsumexp",
     "logsumexp",

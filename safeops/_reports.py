@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -191,6 +192,15 @@ def counts_of(row: TensorStats) -> str:
 def in_words(nan: int, posinf: int, neginf: int) -> str:
     counts = (nan, "nan"), (posinf, "inf"), (neginf, "-inf")
     return ", ".join(f"{count} {name}" for count, name in counts if count)
+
+
+def for_json(value: Any) -> Any:
+    """Nested plain values with NaN and infinities as text, which JSON has no numbers for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: for_json(one) for key, one in value.items()}
+    return [for_json(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 def _plain(row: TensorStats) -> dict[str, Any]:

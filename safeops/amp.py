@@ -135,6 +135,11 @@ class GradScaler(torch.amp.GradScaler):
         else:
             self.verdict, self.bad_in_a_row = "ok", 0
 
+    def discard(self) -> None:
+        """Forget this iteration, in place of ``update``: neither scale nor counts move."""
+        self._per_optimizer_states.clear()
+        self._bad, self._losses = {}, []
+
     def _back_off(self, before: float, bad: ClipReport, finite_loss: bool) -> None:
         high = self._enabled and finite_loss and before > self.min_scale
         self.verdict = "overflow" if high else "nan"

@@ -1,4 +1,4 @@
-"""The safeops command: scan, demo and doctor."""
+"""The safeops command: scan, replay, demo and doctor."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from ._reports import for_json
 from ._version import __version__
 
 
@@ -59,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--output", type=Path, default=Path(), metavar="DIR", help="for the plot")
     demo.add_argument("--no-plot", action="store_true", help="train only; needs no matplotlib")
     _add_scan(commands)
+    _add_replay(commands)
     return parser
 
 
@@ -78,18 +80,63 @@ def _add_scan(commands: argparse._SubParsersAction) -> None:
     scan.add_argument("--html", type=_page, metavar="PATH", help="write a page with a plot")
 
 
+def _add_replay(commands: argparse._SubParsersAction) -> None:
+    replay = commands.add_parser(
+        "replay",
+        help="run the bad step of a dump that a Guard wrote again, and name the culprit",
+        description="FUNCTION in SCRIPT is called without arguments and gives (model, step) or "
+        "(model, step, optimizer): the model as it was built for training, and a function of a "
+        "batch that gives the loss. Weights, optimizer states, random numbers and batch are those "
+        "of the dump. The status is 0 if all is finite this time, 1 if a culprit was found, 2 if "
+        "the step could not be run.",
+    )
+    replay.add_argument("file", type=Path, metavar="FILE", help="the dump, as the event names it")
+    replay.add_argument("setup", type=_function, metavar="SCRIPT:FUNCTION", help="train.py:setup")
+    replay.add_argument("--json", action="store_true", help="print JSON")
+    replay.add_argument("--html", type=_page, metavar="PATH", help="write a page with a plot")
+
+
+def _function(text: str) -> tuple[Path, str]:
+    script, colon, name = text.rpartition(":")
+    if not colon or not name.isidentifier() or not Path(script).is_file():
+        raise argparse.ArgumentTypeError(
+            f"expected a Python file and a function in it, as train.py:setup, got {text!r}"
+        )
+    return Path(script), name
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from .guard.replaying import function_in, replay
+
+    try:
+        report = replay(options.file, function_in(*options.setup))
+    except (OSError, TypeError, ValueError) as error:
+        print(f"safeops replay: {error}", file=sys.stderr)
+        return 2
+    if not _show(report, options, "replay"):
+        return 2
+    return int(not report)
+
+
+def _show(report: Any, options: argparse.Namespace, command: str) -> bool:
+    """Whether it could be written where it was wanted."""
+    print(json.dumps(for_json(report.to_dict()), allow_nan=False) if options.json else report)
+    try:
+        if options.html is not None:
+            report.to_html(options.html)
+    except OSError as error:
+        print(f"safeops {command}: --html {options.html}: {error}", file=sys.stderr)
+        return False
+    return True
+
+
 def _scan(options: argparse.Namespace) -> int:
     from .diagnose.scanning.scan import scan
 
     report = scan(*options.files)
     report.show_all = options.all
-    print(json.dumps(report.to_dict(), allow_nan=False) if options.json else report)
-    if options.html is not None:
-        try:
-            report.to_html(options.html)
-        except OSError as error:
-            print(f"safeops scan: --html {options.html}: {error}", file=sys.stderr)
-            return 2
+    if not _show(report, options, "scan"):
+        return 2
     return 2 if report.errors or report.finite is None else int(bool(report.bad))
 
 
@@ -100,6 +147,8 @@ def _run(options: argparse.Namespace) -> int:
         return doctor.main()
     if options.command == "scan":
         return _scan(options)
+    if options.command == "replay":
+        return _replay(options)
     from . import demo
 
     return demo.main(options.seed, options.epochs, None if options.no_plot else options.output)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader, Dataset
 
-from .._arguments import check_model
+from ..._arguments import check_model
 from .._report import Report
 from .activations import MOST, Activation
 from .batch import arrays, batch_findings, leaves

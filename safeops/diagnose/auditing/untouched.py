@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._random import random_numbers
+from ..._random import random_numbers
 from .findings import unreadable
 
 

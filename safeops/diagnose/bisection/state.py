@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from .._random import random_numbers
+from ..._random import random_numbers
 
 Back = Callable[[], Any]  # gives the value back as it was: the same object where it can be changed
 Known = set[int]  # ids of the tensors that are kept already

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._arguments import check_model, check_one_of, check_optimizer, check_whole
+from ..._arguments import check_model, check_one_of, check_optimizer, check_whole
 
 PLACES = ("forward", "backward", "weight", "optimizer", "batch")
 KINDS = ("nan", "inf", "huge")

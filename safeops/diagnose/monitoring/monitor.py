@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .._arguments import check_model, check_one_of, check_whole
+from ..._arguments import check_model, check_one_of, check_whole
 from .._report import Report
 from .hooks import Watch, layers_of
 from .steps import COLUMNS, KINDS, LayerStats, Step, verdict_on

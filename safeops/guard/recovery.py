@@ -1,0 +1,216 @@
+"""What is done about a bad step: find the culprit, and put back what was before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import nn
+
+from .._random import random_state, set_random_state
+from .._ranks import own_rank
+from ..diagnose.detection import causes
+from . import judge
+from .attempt import Attempt, StepResult
+from .company import Company
+from .events import Event, Log, TrainingDiverged
+from .judge import Reading, listed, unhealthy
+from .policy import Ladder, Policy
+from .replaying import Replay, replayed
+from .scaling import Scaling
+from .snapshots import Buffers, Ring, Snapshot
+from .state import Parts, State, parameters_in
+
+GONE = "not replayed: the weights before the step are gone; snapshot_every=1 keeps them"
+REPLAYED = (judge.GRADIENTS, judge.LOSS, judge.STATE)
+
+
+class Case(NamedTuple):
+    """A bad step: how many were before, and what was read. taken: an optimizer has changed the
+    weights."""
+
+    step: int
+    reading: Reading
+    attempt: Attempt | None
+    taken: bool = False
+
+
+class Verdict(NamedTuple):
+    """What a rank has to say about a bad step."""
+
+    code: int
+    reason: str
+    replay: Replay
+
+
+@dataclass
+class Recovery:
+    """Of one run.
+
+    again: runs an attempt once more, with the optimizers' step or without.
+    dump: writes what a later replay needs, and gives the path.
+    stored: reads the state of the newest good checkpoint, None if there is none.
+    """
+
+    model: nn.Module
+    policy: Policy
+    parts: Parts
+    buffers: Buffers
+    scaling: Scaling
+    company: Company
+    ring: Ring
+    log: Log
+    again: Callable[[Attempt, bool], object] | None
+    dump: Callable[[int, str, Attempt | None], str]
+    stored: Callable[[], tuple[int, State] | None]
+
+    def __post_init__(self) -> None:
+        self.ladder = Ladder(self.policy)
+        self.meant = self._check_start()
+
+    # --- weights and states ----------------------------------------------------------------------
+
+    def _check_start(self) -> frozenset[str]:
+        """Buffers that are not finite from the start are meant so, as a mask is."""
+        weights = {id(one) for one in self.parts.model.parameters()}
+        bad = [pair for pair in self.parts.named_tensors() if unhealthy([pair])]
+        told = [name for name, one in bad if id(one) in weights]
+        if told:
+            raise ValueError(
+                f"expected a finite model, got NaN or infinities in {listed(told)}: "
+                "safeops.diagnose.audit(model) says more"
+            )
+        return frozenset(name for name, _ in bad)
+
+    def problem(self) -> str:
+        """Text if weights, buffers or optimizer states are unhealthy."""
+        bad = unhealthy(pair for pair in self.parts.named_tensors() if pair[0] not in self.meant)
+        return f"the state is not healthy: {listed(bad)}" if bad else ""
+
+    def state(self) -> State:
+        return {**self.parts.state(), "random": random_state()}
+
+    def snapshot(self, step: int) -> None:
+        """Of a state that has been looked at."""
+        self.ring.take(step, self.parts.form(), self.state())
+
+    # --- a bad step ------------------------------------------------------------------------------
+
+    def refuse(self, case: Case) -> StepResult:
+        """All ranks come here together."""
+        self.buffers.back()
+        known = not case.taken or self.undone(case.step)
+        problem = "" if case.taken else self.problem()
+        own = max(case.reading.code, judge.STATE if problem else judge.OK)
+        code = self.company.worst(own)
+        replay = self._replay(case, known) if code in REPLAYED else Replay()
+        reason = "; ".join(filter(None, (case.reading.reason, problem)))
+        told = self._heard(Verdict(own, reason, replay))
+        self._put_back(case.attempt)
+        path = self.dump(case.step, told.reason, case.attempt) if own == code and known else ""
+        action = self.ladder.bad(code == judge.STATE)
+        to_step = None if action == "skipped" else self._roll_back()
+        return self._tell(case, action, told, to_step, path)
+
+    def undone(self, step: int) -> bool:
+        """Whether the state before a step that was taken is known; it is loaded."""
+        snapshot = self.ring.newest(self.parts.form())
+        if snapshot is None or snapshot.step != step:
+            return False
+        self.parts.load(snapshot.state, data=False)
+        return True
+
+    def _replay(self, case: Case, known: bool) -> Replay:
+        attempt, again = case.attempt, self.again
+        if again is None or attempt is None or not attempt.closures:
+            return Replay()
+        if not known:
+            return Replay(None, GONE)
+        self._put_back(attempt)
+        replay = replayed(self.model, case.step, lambda: again(attempt, case.taken))
+        if case.taken:
+            self.undone(case.step)
+        return replay
+
+    def _heard(self, own: Verdict) -> Verdict:
+        """The worst of all ranks, and the finding of the one that has made it."""
+        every = self.company.all(own)
+        if len(every) == 1:
+            return own
+        rank, worst = max(enumerate(every), key=lambda pair: (pair[1].code, -pair[0]))
+        replays = [one.replay for one in every if one.replay.finding is not None]
+        made = [one for one in replays if one.finding.cause != causes.RANK]
+        replay = next(iter(made or replays), worst.replay)
+        return Verdict(worst.code, f"rank {rank}: {worst.reason}", replay)
+
+    def _put_back(self, attempt: Attempt | None) -> None:
+        """Gradients, buffers, scaler and random numbers. After several bad steps in a row the last
+        go on, since they may be what is bad."""
+        for parameter in parameters_in(self.parts.optimizers):
+            parameter.grad = None
+        self.scaling.discard()
+        self.buffers.back()
+        if attempt is not None and self.ladder.bad_in_a_row == 0:
+            attempt.rewind()
+
+    def _roll_back(self) -> int | None:
+        """The step whose state there is now; None if there was nothing to go back to."""
+        snapshot = self.ring.newest(self.parts.form()) or self._from_disk()
+        if snapshot is None:
+            return None
+        self.parts.load(snapshot.state, data=self.policy.rewind)
+        if self.policy.rewind:
+            set_random_state(snapshot.state["random"])
+        snapshot.used += 1
+        self._lower_rates(self.policy.lr_factor**snapshot.used)
+        return snapshot.step
+
+    def _from_disk(self) -> Snapshot | None:
+        stored = self.stored()
+        return None if stored is None else Snapshot(stored[0], None, stored[1])
+
+    def _lower_rates(self, factor: float) -> None:
+        if factor == 1.0:
+            return
+        for optimizer in self.parts.optimizers:
+            for group in optimizer.param_groups:
+                for key in group.keys() & {"lr", "initial_lr"}:
+                    group[key] *= factor  # in place, where it is a tensor
+        for scheduler in self.parts.schedulers:
+            if hasattr(scheduler, "base_lrs"):
+                scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
+
+    def _tell(
+        self, case: Case, action: str, told: Verdict, to_step: int | None, path: str
+    ) -> StepResult:
+        if action == "rolled_back" and to_step is None:
+            action = "stopped"
+        reading, replay = case.reading, told.replay
+        event = Event(
+            action,
+            case.step,
+            told.reason,
+            reading.loss,
+            reading.norm,
+            to_step,
+            replay.finding,
+            replay.text,
+            path,
+            own_rank(),
+        )
+        self.log.add(event)
+        if action == "stopped":
+            raise TrainingDiverged(story(self.log.events, self.ladder), self.log.events)
+        return StepResult(reading.loss, action, reading.norm, False, replay.finding)
+
+
+def story(events: Sequence[Event], ladder: Ladder) -> str:
+    """Why it stops, and the last events."""
+    last = events[-1]
+    back = "there was no snapshot or checkpoint to go back to"
+    if last.to_step is not None:
+        back = f"the model is as it was after step {last.to_step}"
+    lines = [str(event) for event in events if event.kind not in ("checkpoint", "overflow")]
+    head = f"training diverged: {ladder.rollbacks - 1} roll-backs did not help, and {back}"
+    return "\n  ".join([head, *lines[-10:]])

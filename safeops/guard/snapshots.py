@@ -1,0 +1,153 @@
+"""Copies of the state in memory: a ring of good ones, and the buffers before a step."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from .state import local
+
+
+class Snapshot:
+    """A state after `step` steps; used: how often it was gone back to."""
+
+    def __init__(self, step: int, form: Any, state: Any):
+        self.step, self.form, self.state, self.used = step, form, state, 0
+
+
+class Ring:
+    """The last snapshots; a new one takes the memory of the oldest.
+
+    Args:
+        size: how many.
+        device: where they lie; None is where the tensors do.
+    """
+
+    def __init__(self, size: int, device: torch.device | None):
+        self.size, self.device = size, device
+        self._ring: deque[Snapshot] = deque()
+
+    def __len__(self) -> int:
+        return len(self._ring)
+
+    def clear(self) -> None:
+        self._ring.clear()
+
+    def take(self, step: int, form: Any, state: Any) -> None:
+        if not self.size:
+            return
+        spare = self._ring.popleft().state if len(self._ring) >= self.size else None
+        self._ring.append(Snapshot(step, form, copied(state, spare, self.device)))
+
+    def newest(self, form: Any) -> Snapshot | None:
+        """To go back to: one that has been gone back to in vain gives way to an older one."""
+        while self._ring and self._ring[-1].form != form:
+            self._ring.pop()
+        if len(self._ring) > 1 and self._ring[-1].used:
+            self._ring.pop()
+        return self._ring[-1] if self._ring else None
+
+
+@torch.no_grad()
+def copied(state: Any, onto: Any = None, device: torch.device | None = None) -> Any:
+    """With copies of what this rank holds of the tensors, in the memory of `onto` where they fit;
+    a tensor that comes twice is copied once."""
+    leaves, form = tree_flatten(state)
+    spare, old = tree_flatten(onto)
+    spares = spare if old == form else [None] * len(leaves)
+    known: dict[int, Tensor] = {}
+    for place, leaf in enumerate(leaves):
+        if isinstance(leaf, Tensor):
+            if id(leaf) not in known:
+                known[id(leaf)] = _copy(local(leaf), spares[place], device)
+            leaves[place] = known[id(leaf)]
+    return tree_unflatten(leaves, form)
+
+
+def _copy(tensor: Tensor, spare: Any, device: torch.device | None) -> Tensor:
+    where = tensor.device if device is None else device
+    if not _fits(tensor, spare, where):
+        pinned = where.type == "cpu" and tensor.is_cuda
+        spare = torch.empty_like(tensor, device=where, pin_memory=pinned)
+    return spare.copy_(tensor)
+
+
+def _fits(tensor: Tensor, spare: Any, where: torch.device) -> bool:
+    wanted = (tensor.shape, tensor.dtype, where.type)
+    return isinstance(spare, Tensor) and (spare.shape, spare.dtype, spare.device.type) == wanted
+
+
+class _Entry(NamedTuple):
+    table: dict[str, Any]
+    name: str
+    buffer: Tensor
+    version: int
+
+
+class Buffers:
+    """Those of some modules before a step: running statistics, which a forward changes.
+
+    Copies are kept of those that have ever changed; of others, as masks and tables, only until a
+    step has left them alone. Versions tell of changes, except of running statistics, which torch
+    writes without counting.
+    """
+
+    def __init__(self, modules: list[nn.Module]):
+        every = {id(one): one for module in modules for one in module.modules()}.values()
+        self._tables = [one._buffers for one in every]
+        self._running = {id(one._buffers) for one in every if isinstance(one, _NormBase)}
+        self._entries: list[_Entry] = []
+        self._copies: dict[int, Tensor] = {}
+        self._still: dict[int, int] = {}  # version of those that have not changed so far
+
+    @torch.no_grad()
+    def keep(self) -> None:
+        self._entries = [
+            _Entry(table, name, buffer, _version(buffer))
+            for table in self._tables
+            for name, buffer in table.items()
+            if buffer is not None
+        ]
+        there = {id(entry.buffer): entry for entry in self._entries}
+        self._copies = {key: copy for key, copy in self._copies.items() if key in there}
+        self._still = {key: version for key, version in self._still.items() if key in there}
+        for key, entry in there.items():
+            if self._still.get(key) != entry.version:
+                self._still.pop(key, None)
+                self._copies[key] = _copy(local(entry.buffer), self._copies.get(key), None)
+
+    def settle(self) -> None:
+        """After a good step."""
+        for entry in self._entries:
+            key = id(entry.buffer)
+            if key in self._copies and self._is_still(entry, self._copies[key]):
+                self._still[key] = entry.version
+                del self._copies[key]
+
+    def _is_still(self, entry: _Entry, copy: Tensor) -> bool:
+        if id(entry.table) in self._running or _version(entry.buffer) != entry.version:
+            return False
+        return entry.version >= 0 and torch.equal(local(entry.buffer), copy)
+
+    @torch.no_grad()
+    def back(self) -> list[str]:
+        """As they were; the names of those that have changed without a copy."""
+        lost = []
+        for entry in self._entries:
+            entry.table[entry.name] = entry.buffer
+            copy = self._copies.get(id(entry.buffer))
+            if copy is not None:
+                local(entry.buffer).copy_(copy)
+            elif _version(entry.buffer) != entry.version:
+                lost.append(entry.name)
+        return lost
+
+
+def _version(tensor: Tensor) -> int:
+    """-1 where torch keeps none."""
+    return -1 if tensor.is_inference() else tensor._version

@@ -1,0 +1,247 @@
+"""A step from its closure to its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from .._gradients import Listed
+from .._ranks import own_rank
+from ..gradients import clip_grad_norm_
+from . import judge
+from .attempt import Attempt, Closure, StepResult
+from .events import Event
+from .judge import Judge, Reading, problem_of_batch
+from .recovery import Case, Recovery
+from .state import parameters_in
+
+
+class _Bad(Exception):
+    """An evaluation that an optimizer asked for."""
+
+    def __init__(self, reading: Reading):
+        self.reading = reading
+
+
+class Every(NamedTuple):
+    """After how many steps something is done."""
+
+    check: int
+    snapshot: int
+    checkpoint: int
+
+
+class Pending(NamedTuple):
+    """A step that is good so far."""
+
+    reading: Reading
+    attempt: Attempt | None
+    clipped: bool
+
+
+class Stepper:
+    """Tries, judges and takes steps; what is bad goes to the recovery.
+
+    asks: the optimizer evaluates the closure itself. save: writes a checkpoint, if one is wanted.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recovery: Recovery,
+        bounds: Judge,
+        every: Every,
+        accumulate: int,
+        check_batch: bool,
+        asks: bool,
+        save: Callable[[], object] | None,
+    ):
+        self.model, self.recovery, self.judge = model, recovery, bounds
+        self.parts, self.scaling = recovery.parts, recovery.scaling
+        self.company, self.buffers = recovery.company, recovery.buffers
+        self.every, self.accumulate = every, accumulate
+        self.check_batch, self.asks, self.save = check_batch, asks, save
+        self.steps, self.good = 0, 0
+        self.attempt: Attempt | None = None  # whose parts are not all there
+        self.pending: Pending | None = None
+
+    # --- a closure -------------------------------------------------------------------------------
+
+    def run(self, closure: Closure, batch: Any) -> StepResult:
+        attempt = self.attempt or self._begin()
+        attempt.add(closure, batch)
+        problem = problem_of_batch(batch) if self.check_batch else ""
+        if self.check_batch and self.company.worst(judge.BATCH if problem else judge.OK):
+            code = judge.BATCH if problem else judge.OK
+            return self._refuse(Reading(code, problem), attempt)
+        if self.asks:
+            return self._run_asking(attempt)
+        self._evaluate(attempt)
+        if not attempt.complete:
+            self.attempt = attempt
+            return StepResult(attempt.losses[-1], "accumulated")
+        return self.finish(attempt.losses, attempt)
+
+    def _begin(self) -> Attempt:
+        self.ready()
+        self.buffers.keep()
+        self._release()
+        return Attempt(self.model, self.accumulate, self.scaling.scaled)
+
+    def ready(self) -> None:
+        """The first snapshot is there."""
+        ring = self.recovery.ring
+        if ring.size and not len(ring):
+            if problem := self.recovery.problem():
+                raise ValueError(f"expected a finite model to start with: {problem}")
+            self.recovery.snapshot(self.steps)
+
+    def _release(self) -> None:
+        for parameter in parameters_in(self.parts.optimizers):
+            parameter.grad = None
+
+    def _evaluate(self, attempt: Attempt) -> None:
+        """If the closure raises, nothing has happened."""
+        try:
+            attempt.run()
+        except BaseException:
+            self._abandon(attempt)
+            raise
+
+    def _abandon(self, attempt: Attempt) -> None:
+        self.attempt = None
+        self._release()
+        self.scaling.discard()
+        self.buffers.back()
+        attempt.rewind()
+
+    def finish(self, losses: Sequence[float], attempt: Attempt | None) -> StepResult:
+        result = self.before(losses, attempt)
+        if result.verdict != "ok":
+            return result
+        self.scaling.step()
+        self._advance()
+        return self.after()
+
+    def _advance(self) -> None:
+        for scheduler in self.parts.schedulers:
+            scheduler.step()
+
+    # --- the verdict -----------------------------------------------------------------------------
+
+    def before(
+        self, losses: Sequence[float], attempt: Attempt | None, drives: bool = True
+    ) -> StepResult:
+        """drives: the scaler, if there is one, is ours to step."""
+        self.attempt, self.scaling.drives = None, drives
+        reading = self._read(losses)
+        code = self.company.worst(reading.code)
+        if code == judge.OVERFLOW:
+            return self._overflowed(reading)
+        if code:
+            return self._refuse(reading, attempt)
+        clipped = reading.clip()
+        self.pending = Pending(reading, attempt, clipped)
+        return StepResult(reading.loss, "ok", reading.norm, clipped)
+
+    def _read(self, losses: Sequence[float]) -> Reading:
+        self.scaling.unscale()
+        parameters = parameters_in(self.parts.optimizers)
+        listed = Listed(parameters, lambda: self.parts.names_of(parameters))
+        return self.judge.read(losses, listed, self.scaling.may_overflow)
+
+    def _overflowed(self, reading: Reading) -> StepResult:
+        """The scaler skips the step itself, and lowers its scale."""
+        if self.scaling.drives:
+            self.scaling.step()
+        numbers = (reading.reason, reading.loss, reading.norm)
+        self.recovery.log.add(Event("overflow", self.steps, *numbers, rank=own_rank()))
+        self._release()
+        self._count()
+        return StepResult(reading.loss, "skipped", reading.norm)
+
+    def _refuse(self, reading: Reading, attempt: Attempt | None, taken: bool = False) -> StepResult:
+        self.attempt = self.pending = None
+        try:
+            result = self.recovery.refuse(Case(self.steps, reading, attempt, taken))
+        finally:
+            self._count()
+        if result.verdict == "skipped" and self.judge.policy.advance_scheduler:
+            self._advance()
+        return result
+
+    def _count(self) -> None:
+        """What a forward without `run` changes is known from here."""
+        self.steps += 1
+        self.buffers.keep()
+
+    def after(self) -> StepResult:
+        if self.pending is None:
+            raise RuntimeError("expected before_step() with the verdict 'ok' before after_step()")
+        reading, attempt, clipped = self.pending
+        due = [self.asks, *((self.steps + 1) % every == 0 for every in self.every)]
+        if any(due):
+            problem = self.recovery.problem()
+            if self.company.worst(judge.STATE if problem else judge.OK):
+                code = judge.STATE if problem else judge.OK
+                bad = Reading(code, problem, reading.loss, reading.norm)
+                return self._refuse(bad, attempt, taken=True)
+        self._accept(reading, snapshot=due[2] or self.asks, checkpoint=due[3])
+        return StepResult(reading.loss, "ok", reading.norm, clipped)
+
+    def _accept(self, reading: Reading, snapshot: bool, checkpoint: bool) -> None:
+        self.pending = None
+        self.good += 1
+        self.recovery.ladder.good()
+        self.judge.good(reading)
+        self.recovery.log.scalars(self.steps, reading.loss, reading.norm)
+        self.buffers.settle()
+        self._count()
+        if snapshot:
+            self.recovery.snapshot(self.steps)
+        if checkpoint and self.save is not None:
+            self.save()
+
+    # --- an optimizer that asks for the loss itself ----------------------------------------------
+
+    def _run_asking(self, attempt: Attempt) -> StepResult:
+        known: list[Pending] = []
+
+        def evaluate() -> Any:
+            self._release()
+            loss = attempt.evaluate()
+            reading = self._read(attempt.losses)
+            if self.company.worst(reading.code):
+                raise _Bad(reading)
+            known.append(Pending(reading, attempt, reading.clip()))
+            return loss
+
+        try:
+            self.parts.optimizers[0].step(evaluate)
+        except _Bad as bad:
+            return self._refuse(bad.reading, attempt, taken=True)
+        except BaseException:
+            self.recovery.undone(self.steps)
+            self._abandon(attempt)
+            raise
+        self._advance()
+        self.pending = known[0]
+        return self.after()
+
+    def again(self, attempt: Attempt, taken: bool) -> None:
+        """An attempt once more, with the optimizer's step if it was taken."""
+        if self.asks:
+            attempt.rewind()
+            self.parts.optimizers[0].step(lambda: self._plainly(attempt))
+            return
+        attempt.again()
+        if taken:
+            parameters = parameters_in(self.parts.optimizers)
+            clip_grad_norm_(parameters, self.judge.max_norm, nonfinite="keep")
+            self.scaling.step()
+
+    def _plainly(self, attempt: Attempt) -> Any:
+        self._release()
+        return attempt.evaluate()

@@ -1,0 +1,60 @@
+"""What a guarded run has been through, as a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..diagnose import Report
+from .events import Event
+
+_SAID = (
+    ("skipped", "skipped"),
+    ("rolled_back", "rolled back"),
+    ("overflow", "skipped by the scaler"),
+    ("checkpoint_failed", "checkpoints failed"),
+)
+
+
+class GuardReport(Report):
+    """Counts and events of a guarded run; true if nothing was bad."""
+
+    title = "Guard"
+
+    def __init__(self, steps: int, good: int, events: Sequence[Event]):
+        self.steps, self.good, self.events = steps, good, list(events)
+
+    def __bool__(self) -> bool:
+        return not any(event.kind in ("skipped", "rolled_back", "stopped") for event in self.events)
+
+    def _count(self, kind: str) -> int:
+        return sum(event.kind == kind for event in self.events)
+
+    def summary(self) -> str:
+        parts = [f"{self._count(kind)} {word}" for kind, word in _SAID if self._count(kind)]
+        saved = [event for event in self.events if event.kind == "checkpoint"]
+        parts += [f"last checkpoint after step {saved[-1].step}"] if saved else []
+        parts += ["stopped"] if self._count("stopped") else []
+        return ", ".join([f"{self.steps} steps, {self.good} good", *parts])
+
+    def columns(self) -> Sequence[str]:
+        return "step", "event", "reason", "culprit", "to step"
+
+    def rows(self) -> Sequence[Sequence[object]]:
+        return [
+            (
+                event.step,
+                event.kind,
+                event.reason or event.path,
+                event.replay or "-",
+                "-" if event.to_step is None else event.to_step,
+            )
+            for event in self.events
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "good": self.good,
+            "events": [event.to_dict() for event in self.events],
+        }
