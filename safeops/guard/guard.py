@@ -22,11 +22,12 @@ from .attempt import Attempt, Closure, StepResult, given_loss
 from .company import Company, group_of
 from .events import Event, GuardWarning, Log
 from .judge import Judge
+from .optimizers import parameters_in
 from .policy import Policy
 from .recovery import Recovery
 from .scaling import Scaling
 from .snapshots import Buffers, Ring, copied
-from .state import Parts, State, parameters_in
+from .state import Parts, State
 from .stepping import Every, Stepper
 from .storage import Storage
 from .summary import GuardReport
@@ -214,9 +215,7 @@ class Guard:
             As run.
         """
         self._refuse_asking()
-        losses = given_loss(loss)
-        self._stepper.ready()
-        return self._stepper.finish(losses, self._told(batch))
+        return self._stepper.finish_given(given_loss(loss), self._told(batch))
 
     def before_step(self, loss: Tensor | float | None = None, *, batch: Any = None) -> StepResult:
         """For trainers that call ``optimizer.step()`` themselves: check, clip and decide.
@@ -225,9 +224,7 @@ class Guard:
         nothing; schedulers and after_step are not to be called then.
         """
         self._refuse_asking()
-        losses = given_loss(loss)
-        self._stepper.ready()
-        return self._stepper.before(losses, self._told(batch), drives=False)
+        return self._stepper.before_given(given_loss(loss), self._told(batch))
 
     def after_step(self) -> StepResult:
         """After the optimizer's step: look at weights, take snapshots and checkpoints when they are

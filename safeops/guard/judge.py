@@ -16,7 +16,7 @@ from .._lots import Lots
 from .._reports import counts_of
 from ..gradients import check_finite
 from .policy import Policy, Spikes
-from .state import local
+from .tensors import local
 
 OK, OVERFLOW, SPIKE, HUGE, GRADIENTS, LOSS, BATCH, STATE = range(8)  # the worst is the largest
 NAMED = 3  # tensors that a reason names

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .state import local
+from .tensors import local
 
 _MARK = "__packed__"
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)

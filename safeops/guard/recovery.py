@@ -16,11 +16,12 @@ from .attempt import Attempt, StepResult
 from .company import Company
 from .events import Event, Log, TrainingDiverged
 from .judge import Reading, listed, unhealthy
+from .optimizers import parameters_in
 from .policy import Ladder, Policy
 from .replaying import Replay, replayed
 from .scaling import Scaling
 from .snapshots import Buffers, Ring, Snapshot
-from .state import Parts, State, parameters_in
+from .state import Parts, State
 
 GONE = "not replayed: the weights before the step are gone; snapshot_every=1 keeps them"
 REPLAYED = (judge.GRADIENTS, judge.LOSS, judge.STATE)

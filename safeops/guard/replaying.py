@@ -101,7 +101,8 @@ def function_in(script: Path, name: str) -> Callable[[], Any]:
         ValueError: it has no such function, or it fails.
     """
     spec = spec_from_file_location(script.stem, script)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
     sys.modules.setdefault(script.stem, module)  # as dataclasses and pickle look for it
     sys.path.insert(0, str(script.resolve().parent))

@@ -14,8 +14,9 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from .._arguments import check_callable, check_others, check_whole
 from .._ranks import own_rank
 from .judge import listed
+from .optimizers import parameters_in
 from .policy import Policy
-from .state import check_other, parameters_in
+from .state import check_other
 
 
 def as_list(value: Any) -> list[Any]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .state import local
+from .tensors import local
 
 
 class Snapshot:
@@ -82,6 +82,19 @@ def _fits(tensor: Tensor, spare: Any, where: torch.device) -> bool:
     return isinstance(spare, Tensor) and (spare.shape, spare.dtype, spare.device.type) == wanted
 
 
+def _copies(tensors: list[Tensor], spares: list[Any]) -> list[Tensor]:
+    """Few calls for many small ones."""
+    parts = [local(tensor) for tensor in tensors]
+    pairs = zip(parts, spares, strict=True)
+    made = [old if _fits(one, old, one.device) else torch.empty_like(one) for one, old in pairs]
+    kinds: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+    for new, one in zip(made, parts, strict=True):
+        kinds.setdefault((one.dtype, one.device), []).append((new, one))
+    for alike in kinds.values():
+        torch._foreach_copy_([new for new, _ in alike], [one for _, one in alike])
+    return made
+
+
 class _Entry(NamedTuple):
     table: dict[str, Any]
     name: str
@@ -116,10 +129,15 @@ class Buffers:
         there = {id(entry.buffer): entry for entry in self._entries}
         self._copies = {key: copy for key, copy in self._copies.items() if key in there}
         self._still = {key: version for key, version in self._still.items() if key in there}
-        for key, entry in there.items():
-            if self._still.get(key) != entry.version:
-                self._still.pop(key, None)
-                self._copies[key] = _copy(local(entry.buffer), self._copies.get(key), None)
+        moving = [key for key, one in there.items() if self._still.get(key) != one.version]
+        for key in moving:
+            self._still.pop(key, None)
+        copies = _copies([there[key].buffer for key in moving], [*map(self._copies.get, moving)])
+        self._copies.update(zip(moving, copies, strict=True))
+
+    def forget(self) -> None:
+        """What was before is not known."""
+        self._entries = []
 
     def settle(self) -> None:
         """After a good step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .._ranks import is_sharded
 from .._where import plain_path
+from .optimizers import load_optimizer, of_optimizer, plain_copied
+from .tensors import kind_of, local
 
 State = dict[str, Any]
 PARTS = ("model", "optimizers", "schedulers", "scaler", "others", "data")
@@ -27,14 +28,6 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if inner is model:
             return model
         model = inner
-
-
-def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of it, in the same memory."""
-    with torch.no_grad():
-        if is_sharded(tensor):
-            return tensor.to_local()  # type: ignore[attr-defined]
-        return tensor.detach()
 
 
 def own(state: State) -> State:
@@ -72,7 +65,7 @@ class Parts:
         """Of now: tensors are the live ones, all else is copied."""
         return {
             "model": _tensors_of(self.model),
-            "optimizers": [_of_optimizer(one) for one in self.optimizers],
+            "optimizers": [of_optimizer(one) for one in self.optimizers],
             "schedulers": [_copied(one.state_dict()) for one in self.schedulers],
             "scaler": None if self.scaler is None else self.scaler.state_dict(),
             "others": [_of_other(one) for one in self.others],
@@ -102,7 +95,7 @@ class Parts:
         with torch.no_grad():
             _load_module(self.model, saved["model"])
             for optimizer, state in zip(self.optimizers, saved["optimizers"], strict=True):
-                _load_optimizer(optimizer, state)
+                load_optimizer(optimizer, state)
             others = zip(self.others, saved["others"], strict=True)
             for other, state in [*zip(self.schedulers, saved["schedulers"], strict=True), *others]:
                 _load_other(other, state)
@@ -154,15 +147,9 @@ def _differences(what: str, here: dict[str, Any], there: dict[str, Any]) -> Iter
     for name in sorted(here.keys() ^ there.keys()):
         yield f"{what}: {name} is only {'here' if name in here else 'there'}"
     for name in sorted(here.keys() & there.keys()):
-        kinds = [_kind(one) for one in (there[name], here[name])]
+        kinds = [kind_of(one) for one in (there[name], here[name])]
         if kinds[0] != kinds[1]:
             yield f"{what}: {name} is {kinds[0]} there, {kinds[1]} here"
-
-
-def _kind(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return "no tensor"
-    return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
 
 
 def _group_differences(place: int, here: list[Any], there: list[Any]) -> Iterator[str]:
@@ -207,102 +194,6 @@ def _load_module(module: nn.Module, saved: dict[str, Any]) -> None:
         one.set_extra_state(_copied(saved[prefix + _EXTRA]))
 
 
-# --- optimizers ----------------------------------------------------------------------------------
-
-
-def _of_optimizer(optimizer: torch.optim.Optimizer) -> State:
-    """As its state_dict(), without the hooks of that."""
-    parameters = parameters_in([optimizer])
-    index = {id(parameter): i for i, parameter in enumerate(parameters)}
-    state = {
-        index[id(key)] if isinstance(key, Tensor) else key: _plain_copied(value)
-        for key, value in optimizer.state.items()
-    }
-    groups = []
-    for group in optimizer.param_groups:
-        rest = {key: _plain_copied(value) for key, value in group.items() if key != "params"}
-        groups.append(rest | {"params": [index[id(one)] for one in group["params"]]})
-    return {"state": state, "param_groups": groups}
-
-
-def parameters_in(optimizers: Iterable[torch.optim.Optimizer]) -> list[Tensor]:
-    return [p for one in optimizers for group in one.param_groups for p in group["params"]]
-
-
-def _plain_copied(value: Any) -> Any:
-    """Containers anew, tensors as they are, all else as a copy."""
-    leaves, form = tree_flatten(value)
-    kept = [leaf if isinstance(leaf, Tensor) else _copied(leaf) for leaf in leaves]
-    return tree_unflatten(kept, form)
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, saved: State) -> None:
-    places = 0
-    for group, state in zip(optimizer.param_groups, saved["param_groups"], strict=True):
-        wanted = {key: value for key, value in state.items() if key != "params"}
-        for key in group.keys() - wanted.keys() - {"params"}:
-            del group[key]
-        group.update({key: _placed(value, group.get(key)) for key, value in wanted.items()})
-        for parameter in group["params"]:
-            _load_state_of(optimizer, group, parameter, saved["state"].get(places))
-            places += 1
-    rest = {key: value for key, value in saved["state"].items() if not isinstance(key, int)}
-    optimizer.state.update({key: _placed(rest[key], optimizer.state.get(key)) for key in rest})
-
-
-def _load_state_of(
-    optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: Tensor, saved: Any
-) -> None:
-    if saved is None:
-        optimizer.state.pop(parameter, None)
-        return
-    live = optimizer.state.get(parameter, {})
-    fused = group.get("fused") or group.get("capturable")
-    near = {key: parameter for key in saved if key != "step" or fused}
-    optimizer.state[parameter] = {
-        key: _placed(value, live.get(key), near.get(key)) for key, value in saved.items()
-    }
-
-
-def _placed(saved: Any, live: Any, near: Tensor | None = None) -> Any:
-    """What was saved: in the live tensor if it fits, else a new one, on the device of `near`."""
-    if isinstance(saved, Tensor):
-        return _placed_tensor(saved, live, near)
-    if isinstance(saved, dict):
-        old = live if isinstance(live, dict) else {}
-        return type(saved)(
-            (key, _placed(value, old.get(key), near)) for key, value in saved.items()
-        )
-    if isinstance(saved, list):
-        return [_placed(value, None, near) for value in saved]
-    return _copied(saved)
-
-
-def _placed_tensor(saved: Tensor, live: Any, near: Tensor | None) -> Tensor:
-    if isinstance(live, Tensor) and _kind(local(live)) == _kind(saved):
-        local(live).copy_(saved)
-        return live
-    if near is None:
-        return saved.clone()
-    made = saved.to(near.device, copy=True)
-    if is_sharded(near) and local(near).shape == saved.shape:
-        return _as_sharded(made, near)
-    return made
-
-
-def _as_sharded(tensor: Tensor, like: Any) -> Tensor:
-    from torch.distributed.tensor import DTensor
-
-    return DTensor.from_local(
-        tensor,
-        like.device_mesh,
-        like.placements,
-        run_check=False,
-        shape=like.shape,
-        stride=like.stride(),
-    )
-
-
 # --- others --------------------------------------------------------------------------------------
 
 
@@ -321,7 +212,7 @@ def _of_other(value: Any) -> Any:
         return _tensors_of(value)
     if isinstance(value, torch.Generator):
         return value.get_state()
-    return _plain_copied(value.state_dict())
+    return plain_copied(value.state_dict())
 
 
 def _load_other(value: Any, saved: Any) -> None:

@@ -14,8 +14,8 @@ from . import judge
 from .attempt import Attempt, Closure, StepResult
 from .events import Event
 from .judge import Judge, Reading, problem_of_batch
+from .optimizers import parameters_in
 from .recovery import Case, Recovery
-from .state import parameters_in
 
 
 class _Bad(Exception):
@@ -64,6 +64,7 @@ class Stepper:
         self.every, self.accumulate = every, accumulate
         self.check_batch, self.asks, self.save = check_batch, asks, save
         self.steps, self.good = 0, 0
+        self.runs = False  # the step is that of a closure
         self.attempt: Attempt | None = None  # whose parts are not all there
         self.pending: Pending | None = None
 
@@ -86,6 +87,7 @@ class Stepper:
 
     def _begin(self) -> Attempt:
         self.ready()
+        self.runs = True
         self.buffers.keep()
         self._release()
         return Attempt(self.model, self.accumulate, self.scaling.scaled)
@@ -101,6 +103,22 @@ class Stepper:
     def _release(self) -> None:
         for parameter in parameters_in(self.parts.optimizers):
             parameter.grad = None
+
+    def finish_given(self, losses: Sequence[float], attempt: Attempt | None) -> StepResult:
+        """After a backward that was not ours."""
+        self._given()
+        return self.finish(losses, attempt)
+
+    def before_given(self, losses: Sequence[float], attempt: Attempt | None) -> StepResult:
+        """The same, where the optimizer's step is not ours either."""
+        self._given()
+        return self.before(losses, attempt, drives=False)
+
+    def _given(self) -> None:
+        self.ready()
+        if self.runs:
+            self.buffers.forget()
+        self.runs = False
 
     def _evaluate(self, attempt: Attempt) -> None:
         """If the closure raises, nothing has happened."""
@@ -173,9 +191,10 @@ class Stepper:
         return result
 
     def _count(self) -> None:
-        """What a forward without `run` changes is known from here."""
+        """A forward without `run` begins here."""
         self.steps += 1
-        self.buffers.keep()
+        if not self.runs:
+            self.buffers.keep()
 
     def after(self) -> StepResult:
         if self.pending is None:
