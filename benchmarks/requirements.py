@@ -223,4 +223,12 @@ DIAGNOSE: tuple[Requirement, ...] = (
     of_gradients("monitor", (EVERY_STEP,), 1 / 1.05),
     of_gradients("monitor", (EVERY_TENTH,), 1 / 1.01),
 )
-REQUIREMENTS: tuple[Requirement, ...] = (*ELEMENTWISE, *SOFTMAX, *GRADIENTS, *SWAP, *DIAGNOSE)
+GUARD: tuple[Requirement, ...] = (of_gradients("Guard", (MODEL,), 1 / 1.01),)
+REQUIREMENTS: tuple[Requirement, ...] = (
+    *ELEMENTWISE,
+    *SOFTMAX,
+    *GRADIENTS,
+    *SWAP,
+    *DIAGNOSE,
+    *GUARD,
+)

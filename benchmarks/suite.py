@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import diagnose, elementwise, gpu_rows, gradients, softmax, swap
+from . import diagnose, elementwise, gpu_rows, gradients, guard, softmax, swap
 from .gpu import CPU
 from .rows import Row
 
@@ -12,6 +12,7 @@ ROWS: tuple[Row, ...] = (
     *gradients.ROWS,
     *swap.ROWS,
     *diagnose.ROWS,
+    *guard.ROWS,
 )
 OPS: tuple[str, ...] = tuple(dict.fromkeys(row.op for row in ROWS))
 

@@ -81,10 +81,11 @@ def blocks(path):
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-GUIDES = [README.parent / "docs" / name for name in ("swap.md", "diagnose.md")]
+GUIDES = [README.parent / "docs" / name for name in ("swap.md", "diagnose.md", "guard.md")]
 BLOCKS = [code for text in (README, *GUIDES) for code in blocks(text)]
 
 
+@pytest.mark.filterwarnings("ignore::safeops.guard.GuardWarning")
 @pytest.mark.parametrize("code", BLOCKS, ids=lambda code: code.splitlines()[0])
 def test_texts(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -31,6 +31,10 @@ SHOWS = {
         "then nan_to_num      rows sum to [1.0, 1.0, 0.0, 0.0]  gradient nan",
         "softmax, mask=       rows sum to [1.0, 1.0, 0.0, 0.0]  gradient 0.1966",
     ),
+    "guard_a_run": (
+        "64 steps, 63 good, 1 skipped",
+        "bad input: addmm (forward) in 0, step 20",
+    ),
     "gradient_clipping": (
         "torch    after one bad batch: loss nan, largest weight nan",
         "safeops  after one bad batch: loss 0.",
