@@ -12,7 +12,6 @@ from itertools import count
 from multiprocessing.connection import wait
 from pathlib import Path
 
-import pytest
 import torch
 
 from safeops.guard import _files, checkpoint
@@ -186,7 +185,7 @@ def test_on_the_disk_before_it_counts(tmp_path):
         elif what == "os.rename":
             assert loose <= {top}, path
             loose |= {top}
-    assert [number for what, number, *_ in operations if what == "done"] == [*"012345"]
+    assert [number for what, number, *_ in operations if what == "done"] == [*range(len(STEPS))]
 
 
 # ---- several at once
