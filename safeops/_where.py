@@ -17,6 +17,7 @@ from torch.compiler import is_compiling
 from torch.nn.modules import module as torch_module
 
 OUTSIDE = "(outside the model)"
+_DEMO = str(Path(__file__).parent / "demo")  # a program as users write them
 _LIBRARIES = tuple(str(Path(file).parent) + os.sep for file in (__file__, torch.__file__))
 
 
@@ -73,13 +74,17 @@ def callers() -> tuple[FrameType | None, FrameType | None, tuple[str, ...]]:
     outermost last."""
     frame: FrameType | None = sys._getframe(1)
     within = []
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+    while frame is not None and _is_library(frame.f_code.co_filename):
         within.append(frame.f_code.co_name)
         frame = frame.f_back
     own = frame
     while own is not None and _is_installed(own.f_code.co_filename):
         own = own.f_back
     return frame, own, tuple(within)
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(_LIBRARIES) and not file.startswith(_DEMO)
 
 
 def _is_installed(file: str) -> bool:

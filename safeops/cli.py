@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         "doctor", help="show versions and kernels, and test the ops on this machine"
     )
     demo = commands.add_parser(
-        "demo", help="train one model on digits in plain torch, with patches, and with safeops"
+        "demo", help="train a model that dies of NaN; name the line, guard the run, cure it"
     )
     demo.add_argument(
         "--seed", type=_seed, default=0, help="of split, weights, batches (default 0)"

@@ -1,4 +1,4 @@
-"""safeops demo: one model, one training loop, and only the arithmetic differs.
+"""safeops demo: one model, one training loop; plain torch dies of it, and three ways out.
 
 Three places in it divide by zero, take log(0) or differentiate sqrt at 0, all of them in the data
 or in the model and none of them staged:
@@ -7,200 +7,41 @@ or in the model and none of them staged:
 - a class probability underflows to 0 where an image lies far from the centre of its class;
 - a digit that occurs once in a batch lies at distance 0 from the mean of its class, and one that
   does not occur has a mean of 0/0.
+
+detect names the line, a guard leaves out the steps that are bad, a swap makes the operations safe.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 import os
 import statistics
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from torch import Tensor, nn
-from torch.nn import functional as F
 
+from .demo_model import BATCH, TRAINING, digits
 from .demo_plot import save_plot
-from .ops.div import safe_div
-from .ops.finite_clip import finite_clip
-from .ops.log import safe_log
-from .ops.sqrt import safe_sqrt
-
-TRAINING, BATCH, FEATURES, CLASSES = 1437, 64, 256, 10
-PLOT = "safeops-demo.png"
-
-
-class Ops(NamedTuple):
-    """All in which the runs differ."""
-
-    div: Callable[[Tensor, Tensor], Tensor]
-    log: Callable[[Tensor], Tensor]
-    sqrt: Callable[[Tensor], Tensor]
-    clip: Callable[[Tensor, float, float], Tensor]
-
-
-PLAIN = Ops(torch.div, torch.log, torch.sqrt, torch.clamp)
-PATCHED = Ops(
-    lambda x, y: x / (y + 1e-8),
-    lambda x: torch.log(x + 1e-8),
-    lambda x: torch.sqrt(x + 1e-8),
-    lambda x, low, high: torch.nan_to_num(x).clamp(low, high),
+from .demo_runs import (
+    DYING,
+    RUNS,
+    SURVIVING,
+    SWAPPED,
+    Outcome,
+    culprit,
+    train,
 )
-SAFE = Ops(safe_div, safe_log, safe_sqrt, finite_clip)
-RUNS = {
-    "plain torch": PLAIN,
-    "all patched but sqrt": PATCHED._replace(sqrt=torch.sqrt),
-    "hand-written patches": PATCHED,
-    "safeops": SAFE,
-}
+from .diagnose import Finding
 
-
-class Data(NamedTuple):
-    x: Tensor
-    y: Tensor
-    test_x: Tensor
-    test_y: Tensor
-
-
-@dataclass
-class Outcome:
-    """What one run did; ``bad`` is (step, where) of the first NaN or Inf."""
-
-    name: str
-    bad: tuple[int, str] | None = None
-    zeros: int = 0
-    accuracy: float = math.nan
-    losses: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-
-
-# --- the model ---------------------------------------------------------------------------------
-
-
-def moments(ops: Ops, x: Tensor) -> tuple[Tensor, Tensor]:
-    mean = x.mean(0)
-    return mean, ops.sqrt((x - mean).square().mean(0))
-
-
-def standardise(ops: Ops, x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    return ops.clip(ops.div(x - mean, deviation), -3.0, 3.0)
-
-
-class Classifier(nn.Module):
-    """Standardised ReLU features; the scores are minus squared distances to learned centres."""
-
-    def __init__(self, ops: Ops) -> None:
-        super().__init__()
-        self.ops = ops
-        self.hidden = nn.Linear(64, FEATURES)
-        self.centres = nn.Parameter(torch.randn(CLASSES, FEATURES))
-
-    def features(self, x: Tensor) -> Tensor:
-        return torch.relu(self.hidden(F.dropout(x, 0.3, self.training)))
-
-    def probabilities(self, features: Tensor) -> Tensor:
-        """softmax of minus the squared distances, without the part that is equal in a row."""
-        scores = 2 * features @ self.centres.T - self.centres.square().sum(1)
-        return torch.softmax(scores, 1)
-
-    def spread(self, features: Tensor, y: Tensor) -> Tensor:
-        """The mean distance to the mean of the class in this batch."""
-        member = F.one_hot(y, CLASSES).to(features.dtype)
-        means = self.ops.div(member.T @ features, member.sum(0)[:, None])
-        return self.ops.sqrt((features - means[y]).square().sum(1)).mean()
-
-    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Features, probabilities of the right classes, loss."""
-        raw = self.features(x)
-        features = standardise(self.ops, raw, *moments(self.ops, raw))
-        right = self.probabilities(features).gather(1, y[:, None])
-        return features, right, -self.ops.log(right).mean() + 0.1 * self.spread(features, y)
-
-
-@torch.no_grad()
-def accuracy(model: Classifier, data: Data) -> float:
-    model.eval()
-    known = moments(model.ops, model.features(data.x))
-    features = standardise(model.ops, model.features(data.test_x), *known)
-    return float((model.probabilities(features).argmax(1) == data.test_y).float().mean())
-
-
-# --- training ----------------------------------------------------------------------------------
-
-
-@functools.cache
-def digits() -> tuple[Tensor, Tensor]:
-    from sklearn.datasets import load_digits
-
-    x, y = load_digits(return_X_y=True)
-    return torch.tensor(x, dtype=torch.float32), torch.tensor(y)
-
-
-def split(ops: Ops) -> Data:
-    x, y = digits()
-    order = torch.randperm(len(x))
-    known, held = order[:TRAINING], order[TRAINING:]
-    scale = moments(ops, x[known])
-    return Data(
-        standardise(ops, x[known], *scale), y[known], standardise(ops, x[held], *scale), y[held]
-    )
-
-
-def batches(epochs: int) -> Iterator[Tensor]:
-    for _ in range(epochs):
-        yield from torch.randperm(TRAINING)[: TRAINING // BATCH * BATCH].view(-1, BATCH)
-
-
-def first_bad(quantities: Iterable[tuple[str, Tensor | None]]) -> str | None:
-    for name, value in quantities:
-        if value is not None and not value.isfinite().all():
-            return f"{name} ({'NaN' if value.isnan().any() else 'Inf'})"
-    return None
-
-
-def gradients(model: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
-    for name, parameter in model.named_parameters():
-        yield f"gradient of {name}", parameter.grad
-
-
-def step(model: Classifier, x: Tensor, y: Tensor, outcome: Outcome) -> None:
-    """Forward and backward, and a record of what happened."""
-    began = time.perf_counter()
-    features, right, loss = model(x, y)
-    model.zero_grad()
-    loss.backward()
-    outcome.seconds.append(time.perf_counter() - began)
-    seen = [("standardised input", x), ("standardised features", features), ("loss", loss)]
-    where = None if outcome.bad else first_bad([*seen, *gradients(model)])
-    outcome.bad = (len(outcome.losses), where) if where else outcome.bad
-    outcome.zeros += int((right == 0).sum())
-    outcome.losses.append(loss.item())
-
-
-def train(
-    name: str, ops: Ops, seed: int, epochs: int, advance: Callable[[], object] = lambda: None
-) -> Outcome:
-    """One run to its end, also past a NaN: no run is stopped early."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        data, model, outcome = split(ops), Classifier(ops), Outcome(name)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-        for index in batches(epochs):
-            step(model, data.x[index], data.y[index], outcome)
-            optimizer.step()
-            advance()
-        outcome.accuracy = accuracy(model, data)
-    return outcome
+PLOT = "safeops-demo.png"
 
 
 @contextmanager
@@ -218,33 +59,71 @@ def compare(console: Console, seed: int, epochs: int) -> list[Outcome]:
     """Every run, under a progress bar, or a line a run where there is no terminal."""
     steps, outcomes = epochs * (TRAINING // BATCH), []
     bar = Progress(console=console, disable=not console.is_terminal, transient=True)
-    with one_thread(), bar as progress:
-        for name, ops in RUNS.items():
+    with bar as progress:
+        for run in RUNS:
             if not console.is_terminal:
-                console.print(f"training: {name}")
-            task = progress.add_task(name, total=steps)
-            outcomes.append(
-                train(name, ops, seed, epochs, functools.partial(progress.advance, task))
-            )
+                console.print(f"training: {run.name}")
+            task = progress.add_task(run.name, total=steps)
+            outcomes.append(train(run, seed, epochs, functools.partial(progress.advance, task)))
     return outcomes
 
 
 # --- what is shown -----------------------------------------------------------------------------
 
 
+def story(outcomes: list[Outcome], found: Finding | None) -> Iterator[str]:
+    """In its order: dies, is found, survives, is cured."""
+    by_name = {run.name: run for run in outcomes}
+    yield from dying(by_name[DYING.name], found)
+    yield from surviving(by_name[SURVIVING.name])
+    yield (
+        f"4. safeops.swap_ makes the operations of {DYING.name} safe, its code as it is: "
+        f"{by_name[SWAPPED.name].accuracy:.1%} right at the end."
+    )
+
+
+def dying(run: Outcome, found: Finding | None) -> Iterator[str]:
+    if run.bad is not None:
+        step, where = run.bad
+        yield f"1. {run.name} dies in step {step}: {where}. Its last loss is {run.losses[-1]}."
+    if found is not None:
+        yield f"2. safeops.diagnose.detect names the operation and the line:\n{indented(found)}"
+
+
+def surviving(run: Outcome) -> Iterator[str]:
+    """A run of a few steps may have no bad one."""
+    assert run.guard is not None
+    yield (
+        f"3. safeops.Guard leaves out bad steps, and stops a run in which all are, as those of "
+        f"{DYING.name}.\n   {run.name}: {run.guard.summary().summary()}, "
+        f"{run.accuracy:.1%} right at the end."
+    )
+    findings = [event.finding for event in run.events("skipped") if event.finding is not None]
+    if findings:
+        yield f"   The culprit that it names:\n{indented(findings[0])}"
+
+
+def indented(finding: Finding) -> str:
+    """Without the line that called the demo."""
+    text = str(replace(finding, called_from=finding.source))
+    return "\n".join(f"   {line}" for line in text.splitlines())
+
+
 def table(outcomes: list[Outcome]) -> Table:
-    result = Table("run", "first NaN or Inf", title="scikit-learn's digits, one model")
-    for heading in ("p = 0", "final loss", "test accuracy", "ms/step"):
+    title = "scikit-learn's digits, one model"
+    result = Table("run", "first NaN or Inf", title=title, box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("skipped", "p = 0", "final\nloss", "test\naccuracy", "ms/step"):
         result.add_column(heading, justify="right")
     for run in outcomes:
         bad = "none" if run.bad is None else f"step {run.bad[0]}: {run.bad[1]}"
+        skipped = "–" if run.guard is None else str(len(run.events("skipped")))
         speed = f"{1e3 * statistics.median(run.seconds):.2f}"
-        loss = f"{run.losses[-1]:.3f}" + (" (dead)" if run.bad else "")
-        zeros = "–" if run.bad else str(run.zeros)
-        result.add_row(run.name, bad, zeros, loss, f"{run.accuracy:.1%}", speed)
+        loss = f"{run.losses[-1]:.3f}" + ("\n(dead)" if run.dead else "")
+        zeros = "–" if run.dead else str(run.zeros)
+        result.add_row(run.name, bad, skipped, zeros, loss, f"{run.accuracy:.1%}", speed)
     result.caption = (
-        "p = 0: how often the probability of the right class was exactly 0 in training. "
-        "ms/step: median of forward and backward."
+        "skipped: steps that the guard left out. p = 0: how often the probability of the right "
+        "class was exactly 0 in training. ms/step: median of forward, backward and optimizer."
     )
     return result
 
@@ -263,13 +142,17 @@ def unmet(output: Path | None) -> tuple[int, str] | None:
 
 
 def main(seed: int = 0, epochs: int = 30, output: Path | None = Path()) -> int:
-    """Train, show the table, and save the plot in ``output`` unless that is None."""
+    """Train, tell the story, show the table, and save the plot in ``output`` unless it is None."""
     problem = unmet(output)
     if problem:
         print(f"safeops demo: {problem[1]}", file=sys.stderr)
         return problem[0]
     console = Console()
-    outcomes = compare(console, seed, epochs)
+    with one_thread():
+        outcomes = compare(console, seed, epochs)
+        found = culprit(DYING, seed)
+    for part in story(outcomes, found):
+        console.print(part, markup=False, highlight=False, soft_wrap=True)
     console.print(table(outcomes))
     if output is not None:
         console.print(f"loss curves: {save_plot(outcomes, output / PLOT)}", soft_wrap=True)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .demo import Outcome
+    from .demo_runs import Outcome
 
-COLOURS = ("#444444", "#e69f00", "#0072b2", "#009e73")
+COLOURS = ("#444444", "#e69f00", "#d55e00", "#0072b2", "#009e73", "#882255")
+LINES = ("-", "-", "-", "-", "-", ":")  # the last two have one curve for long
 
 
 def smooth(losses: list[float], width: int = 15) -> list[float]:
@@ -20,11 +21,13 @@ def smooth(losses: list[float], width: int = 15) -> list[float]:
     return [statistics.fmean(window) for window in windows]
 
 
-def draw(axes: Any, run: Outcome, colour: str, top: float) -> None:
+def draw(axes: Any, run: Outcome, colour: str, line: str, top: float) -> None:
     """The curve, and a cross where it died; at the top if there never was a finite loss."""
     label = f"{run.name}, {run.accuracy:.1%} right"
-    if run.bad is None:
-        axes.plot(smooth(run.losses), color=colour, label=label, linewidth=1.6)
+    if run.guard is not None:
+        label += f" ({len(run.events('skipped'))} skipped)"
+    if run.bad is None or not run.dead:
+        axes.plot(smooth(run.losses), line, color=colour, label=label, linewidth=1.6)
         return
     died = run.bad[0]
     finite = smooth([loss for loss in run.losses[: died + 1] if math.isfinite(loss)]) or [top]
@@ -42,8 +45,8 @@ def figure(outcomes: list[Outcome]) -> Any:
     FigureCanvasAgg(result)
     axes = result.subplots()
     first = [run.losses[0] for run in outcomes if math.isfinite(run.losses[0])]
-    for run, colour in zip(outcomes, COLOURS, strict=True):
-        draw(axes, run, colour, max(first, default=1.0))
+    for run, colour, line in zip(outcomes, COLOURS, LINES, strict=True):
+        draw(axes, run, colour, line, max(first, default=1.0))
     axes.set(
         xlabel="step (logarithmic above 10)",
         ylabel="training loss (mean of 15 steps)",
@@ -54,9 +57,9 @@ def figure(outcomes: list[Outcome]) -> Any:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(3, 1)))
-    axes.set_title("Digits: one model, one seed, four ways to divide, log and sqrt", loc="left")
+    axes.set_title("Digits: one model, one seed, four arithmetics, a guard, a swap", loc="left")
     axes.grid(alpha=0.3)
-    axes.legend(title="× = first NaN or Inf", alignment="left")
+    axes.legend(title="× = first NaN or Inf", alignment="left", fontsize="small")
     return result
 
 

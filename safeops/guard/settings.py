@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .._arguments import check_callable, check_others, check_whole
@@ -34,6 +35,12 @@ def check_optimizers(optimizers: Sequence[Any]) -> None:
 
 
 def check_parameters(model: nn.Module, optimizers: Sequence[Any], others: Iterable[Any]) -> None:
+    for name, parameter in model.named_parameters():
+        if is_lazy(parameter) or parameter.is_meta:
+            raise ValueError(
+                f"expected parameters with values, got a lazy or meta one ({name}): run one "
+                "forward before, or model.to_empty() and the initialisation"
+            )
     modules = [model, *(one for one in others if isinstance(one, nn.Module))]
     known = {id(parameter) for module in modules for parameter in module.parameters()}
     places = [f"place {i}" for i, p in enumerate(parameters_in(optimizers)) if id(p) not in known]
