@@ -9,7 +9,7 @@ from pickle import UnpicklingError
 import pytest
 import torch
 
-from safeops.guard import _files, checkpoint
+from safeops.guard import _files, _manifest, checkpoint
 from safeops.guard.events import GuardWarning
 from tests import rank_checkpoints
 from tests.checkpointed import FILE, assert_reads, names, small_files, state, written
@@ -126,6 +126,37 @@ def test_removal_follows_no_link(tmp_path):
     written(tmp_path / "here", 2, keep=1)
     assert names(tmp_path / "here") == ["step-00000002"]
     assert_reads(tmp_path / "there", path)
+
+
+# ---- what others do meanwhile
+
+
+def before_next(monkeypatch, name, act):
+    """The next call in _manifest of that name comes after the act."""
+    real = getattr(_manifest, name)
+
+    def late(*arguments):
+        value = real(*arguments) if name == "newer" else None
+        monkeypatch.undo()
+        act()
+        return value or real(*arguments)
+
+    monkeypatch.setattr(_manifest, name, late)
+
+
+def test_name_taken(tmp_path, monkeypatch):
+    before_next(monkeypatch, "newer", lambda: written(tmp_path, 5))
+    assert_reads(tmp_path, written(tmp_path, 5)[0])
+    assert names(tmp_path) == ["step-00000005", "step-00000005.1"]
+
+
+def test_read_while_others_write(tmp_path, monkeypatch):
+    """What is gone is not broken; what was not there yet is found."""
+    paths = written(tmp_path, 1, 2)
+    before_next(monkeypatch, "described", lambda: _files.discard(paths[1]))
+    assert_reads(tmp_path, paths[0])
+    before_next(monkeypatch, "described", lambda: written(tmp_path, 3, keep=1))
+    assert_reads(tmp_path, tmp_path / "step-00000003")
 
 
 # ---- single files

@@ -45,10 +45,20 @@ class Storage:
             raise ValueError("expected a directory for checkpoints: Guard(..., checkpoint_dir=...)")
         if not self._own and self._company.group is not None:
             state = state | {"model": buffers_of(self._parts.model), "optimizers": []}
-        plain = packed(state)
+        plain = self._packed(state)
         return checkpoint.write(
             self.directory, step, plain, keep=self._keep, group=self._company.group
         )
+
+    def _packed(self, state: State) -> State:
+        """If it fails on one rank, all raise: none waits for the others."""
+        try:
+            plain, error = packed(state), None
+        except TypeError as refused:
+            plain, error = None, refused
+        if self._company.worst(int(error is not None)):
+            raise error or TypeError("the state of another rank cannot be written")
+        return plain
 
     def read(self, directory: Any = None) -> tuple[Path, int, State] | None:
         """The newest good one; None if there is none."""

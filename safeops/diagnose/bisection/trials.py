@@ -19,10 +19,10 @@ from torch.optim.optimizer import (
 )
 from torch.utils._pytree import tree_leaves
 
+from ..._arguments import check_callable, check_model, check_optimizer, check_others
 from ..._gradients import NonFiniteGradientError, NonFiniteGradientWarning
 from ..._ranks import is_sharded
 from ...gradients import check_finite
-from ..._arguments import check_callable, check_model, check_optimizer, check_others
 from ..injection.targets import holds
 from .report import FINITE, FOUND, IRREPRODUCIBLE, BisectReport, Culprit, Kind, Trial
 from .state import TrainingState

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from ..._where import EAGERLY, user_frame
 from ..._arguments import check_model
+from ..._where import EAGERLY, user_frame
 from .._report import Report
 from . import causes
 from .backward import NodeEvent, watched_backward
