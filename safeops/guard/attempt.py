@@ -39,6 +39,7 @@ class Attempt:
         self.closures: list[Closure] = []
         self.batches: list[Any] = []
         self.losses: list[float] = []
+        self.refused, self.problem = False, ""  # a batch is bad, here or on another rank
 
     @classmethod
     def of_batch(cls, batch: Any) -> Attempt:

@@ -314,6 +314,7 @@ class Guard:
         self._parts.load(state)
         self.load_state_dict(state["guard"])
         self._recovery.ring.clear()
+        self._recovery.at = self.steps
         self._recovery.buffers.keep()
         set_random_state(state["random"])
 

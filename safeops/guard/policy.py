@@ -69,6 +69,7 @@ class Ladder:
     def __init__(self, policy: Policy):
         self.policy = policy
         self.bad_in_a_row = self.rollbacks = self.good_since = 0
+        self.lowered = 0  # how often the learning rates were
 
     def good(self) -> None:
         self.bad_in_a_row = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -68,6 +68,7 @@ class Recovery:
 
     def __post_init__(self) -> None:
         self.ladder = Ladder(self.policy)
+        self.at = 0  # after how many steps the model was what it is before this one
         self.meant = self._check_start()
 
     # --- weights and states ----------------------------------------------------------------------
@@ -94,14 +95,15 @@ class Recovery:
 
     def snapshot(self, step: int) -> None:
         """Of a state that has been looked at."""
-        self.ring.take(step, self.parts.form(), self.state())
+        self.at = step
+        self.ring.take(step, self.parts.form(), self.state(), self.ladder.lowered)
 
     # --- a bad step ------------------------------------------------------------------------------
 
     def refuse(self, case: Case) -> StepResult:
         """All ranks come here together."""
-        self.buffers.back()
-        known = not case.taken or self.undone(case.step)
+        self.forward_undone(None)
+        known = not case.taken or self.undone()
         problem = "" if case.taken else self.problem()
         own = max(case.reading.code, judge.STATE if problem else judge.OK)
         code = self.company.worst(own)
@@ -114,13 +116,17 @@ class Recovery:
         to_step = None if action == "skipped" else self._roll_back()
         return self._tell(case, action, told, to_step, path)
 
-    def undone(self, step: int) -> bool:
+    def undone(self) -> bool:
         """Whether the state before a step that was taken is known; it is loaded."""
-        snapshot = self.ring.newest(self.parts.form())
-        if snapshot is None or snapshot.step != step:
+        snapshot = self.ring.last(self.parts.form())
+        if snapshot is None or snapshot.step != self.at:
             return False
-        self.parts.load(snapshot.state, data=False)
+        self._load(snapshot, data=False)
         return True
+
+    def _load(self, snapshot: Snapshot, data: bool) -> None:
+        self.parts.load(snapshot.state, data=data)
+        lower_rates(self.parts, self.policy.lr_factor ** (self.ladder.lowered - snapshot.lowered))
 
     def _replay(self, case: Case, known: bool) -> Replay:
         attempt, again = case.attempt, self.again
@@ -131,7 +137,10 @@ class Recovery:
         self._put_back(attempt)
         replay = replayed(self.model, case.step, lambda: again(attempt, case.taken))
         if case.taken:
-            self.undone(case.step)
+            problem = self.problem()
+            self.undone()
+            if problem and replay.finding is None:
+                return Replay(None, f"run again, it is the same: {problem}")
         return replay
 
     def _heard(self, own: Verdict) -> Verdict:
@@ -151,8 +160,15 @@ class Recovery:
         for parameter in parameters_in(self.parts.optimizers):
             parameter.grad = None
         self.scaling.discard()
-        self.buffers.back()
-        if attempt is not None and self.ladder.bad_in_a_row == 0:
+        self.forward_undone(attempt if self.ladder.bad_in_a_row == 0 else None)
+
+    def forward_undone(self, attempt: Attempt | None) -> None:
+        """Buffers, and random numbers if there is an attempt, are those of before. A buffer that
+        has changed for the first time is in the last snapshot as it was."""
+        lost, snapshot = self.buffers.back(), self.ring.last(self.parts.form())
+        if lost and snapshot is not None:
+            self.parts.load_buffers(lost, snapshot.state)
+        if attempt is not None:
             attempt.rewind()
 
     def _roll_back(self) -> int | None:
@@ -160,27 +176,19 @@ class Recovery:
         snapshot = self.ring.newest(self.parts.form()) or self._from_disk()
         if snapshot is None:
             return None
-        self.parts.load(snapshot.state, data=self.policy.rewind)
+        self.ladder.lowered += 1
+        self._load(snapshot, data=self.policy.rewind)
         if self.policy.rewind:
             set_random_state(snapshot.state["random"])
-        snapshot.used += 1
-        self._lower_rates(self.policy.lr_factor**snapshot.used)
+        snapshot.used, self.at = True, snapshot.step
         return snapshot.step
 
     def _from_disk(self) -> Snapshot | None:
         stored = self.stored()
-        return None if stored is None else Snapshot(stored[0], None, stored[1])
-
-    def _lower_rates(self, factor: float) -> None:
-        if factor == 1.0:
-            return
-        for optimizer in self.parts.optimizers:
-            for group in optimizer.param_groups:
-                for key in group.keys() & {"lr", "initial_lr"}:
-                    group[key] *= factor  # in place, where it is a tensor
-        for scheduler in self.parts.schedulers:
-            if hasattr(scheduler, "base_lrs"):
-                scheduler.base_lrs = [rate * factor for rate in scheduler.base_lrs]
+        if stored is None:
+            return None
+        step, state = stored
+        return Snapshot(step, None, state, state["guard"]["ladder"]["lowered"])
 
     def _tell(
         self, case: Case, action: str, told: Verdict, to_step: int | None, path: str
@@ -208,10 +216,31 @@ class Recovery:
 
 def story(events: Sequence[Event], ladder: Ladder) -> str:
     """Why it stops, and the last events."""
-    last = events[-1]
-    back = "there was no snapshot or checkpoint to go back to"
-    if last.to_step is not None:
-        back = f"the model is as it was after step {last.to_step}"
+    to_step = events[-1].to_step
+    head = "there is no snapshot or checkpoint to go back to, and the state is as the step left it"
+    if to_step is not None:
+        tried = f"{ladder.rollbacks - 1} roll-backs did not help"
+        head = f"{tried}, and the model is as it was after step {to_step}"
     lines = [str(event) for event in events if event.kind not in ("checkpoint", "overflow")]
-    head = f"training diverged: {ladder.rollbacks - 1} roll-backs did not help, and {back}"
-    return "\n  ".join([head, *lines[-10:]])
+    return "\n  ".join([f"training diverged: {head}", *lines[-10:]])
+
+
+def lower_rates(parts: Parts, factor: float) -> None:
+    """Learning rates, and the bounds that schedulers compute them from."""
+    if factor == 1.0:
+        return
+    for optimizer in parts.optimizers:
+        for group in optimizer.param_groups:
+            for key in group.keys() & {"lr", "initial_lr", "max_lr", "min_lr"}:
+                group[key] *= factor  # in place, where it is a tensor
+    for scheduler in parts.schedulers:
+        _lower_bounds(scheduler, factor)
+
+
+def _lower_bounds(scheduler: Any, factor: float) -> None:
+    for name in vars(scheduler).keys() & {"base_lrs", "max_lrs"}:
+        setattr(scheduler, name, [rate * factor for rate in getattr(scheduler, name)])
+    if hasattr(scheduler, "eta_min"):
+        scheduler.eta_min *= factor
+    for inner in getattr(scheduler, "_schedulers", ()):
+        _lower_bounds(inner, factor)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -13,11 +16,16 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from .tensors import local
 
 
+@dataclass
 class Snapshot:
-    """A state after `step` steps; used: how often it was gone back to."""
+    """A state after `step` steps. lowered: how often the learning rates had been until then. used:
+    it was gone back to."""
 
-    def __init__(self, step: int, form: Any, state: Any):
-        self.step, self.form, self.state, self.used = step, form, state, 0
+    step: int
+    form: Any
+    state: Any
+    lowered: int
+    used: bool = False
 
 
 class Ring:
@@ -38,11 +46,16 @@ class Ring:
     def clear(self) -> None:
         self._ring.clear()
 
-    def take(self, step: int, form: Any, state: Any) -> None:
+    def take(self, step: int, form: Any, state: Any, lowered: int) -> None:
         if not self.size:
             return
         spare = self._ring.popleft().state if len(self._ring) >= self.size else None
-        self._ring.append(Snapshot(step, form, copied(state, spare, self.device)))
+        self._ring.append(Snapshot(step, form, copied(state, spare, self.device), lowered))
+
+    def last(self, form: Any) -> Snapshot | None:
+        """To look at."""
+        fits = bool(self._ring) and self._ring[-1].form == form
+        return self._ring[-1] if fits else None
 
     def newest(self, form: Any) -> Snapshot | None:
         """To go back to: one that has been gone back to in vain gives way to an older one."""
@@ -117,23 +130,29 @@ class Buffers:
         self._entries: list[_Entry] = []
         self._copies: dict[int, Tensor] = {}
         self._still: dict[int, int] = {}  # version of those that have not changed so far
+        self._moved: set[int] = set()  # those that have
 
     @torch.no_grad()
     def keep(self) -> None:
-        self._entries = [
+        self._entries = self._now()
+        there = {id(entry.buffer): entry for entry in self._entries}
+        self._copies = {key: copy for key, copy in self._copies.items() if key in there}
+        self._still = {key: version for key, version in self._still.items() if key in there}
+        self._moved &= there.keys()
+        moving = [key for key, one in there.items() if self._still.get(key) != one.version]
+        self._moved |= self._still.keys() & moving
+        for key in moving:
+            self._still.pop(key, None)
+        copies = _copies([there[key].buffer for key in moving], [*map(self._copies.get, moving)])
+        self._copies.update(zip(moving, copies, strict=True))
+
+    def _now(self) -> list[_Entry]:
+        return [
             _Entry(table, name, buffer, _version(buffer))
             for table in self._tables
             for name, buffer in table.items()
             if buffer is not None
         ]
-        there = {id(entry.buffer): entry for entry in self._entries}
-        self._copies = {key: copy for key, copy in self._copies.items() if key in there}
-        self._still = {key: version for key, version in self._still.items() if key in there}
-        moving = [key for key, one in there.items() if self._still.get(key) != one.version]
-        for key in moving:
-            self._still.pop(key, None)
-        copies = _copies([there[key].buffer for key in moving], [*map(self._copies.get, moving)])
-        self._copies.update(zip(moving, copies, strict=True))
 
     def forget(self) -> None:
         """What was before is not known."""
@@ -148,13 +167,14 @@ class Buffers:
                 del self._copies[key]
 
     def _is_still(self, entry: _Entry, copy: Tensor) -> bool:
-        if id(entry.table) in self._running or _version(entry.buffer) != entry.version:
+        moves = id(entry.table) in self._running or id(entry.buffer) in self._moved
+        if moves or entry.version < 0 or _version(entry.buffer) != entry.version:
             return False
-        return entry.version >= 0 and torch.equal(local(entry.buffer), copy)
+        return torch.equal(local(entry.buffer), copy)
 
     @torch.no_grad()
-    def back(self) -> list[str]:
-        """As they were; the names of those that have changed without a copy."""
+    def back(self) -> list[Tensor]:
+        """As they were; those that have changed for the first time, of which there is no copy."""
         lost = []
         for entry in self._entries:
             entry.table[entry.name] = entry.buffer
@@ -162,8 +182,20 @@ class Buffers:
             if copy is not None:
                 local(entry.buffer).copy_(copy)
             elif _version(entry.buffer) != entry.version:
-                lost.append(entry.name)
+                lost.append(entry.buffer)
         return lost
+
+    @contextmanager
+    def before(self) -> Iterator[None]:
+        """In here they are as before the step."""
+        now = self._now()
+        values = _copies([entry.buffer for entry in now], [None] * len(now))
+        self.back()
+        yield
+        with torch.no_grad():
+            for entry, value in zip(now, values, strict=True):
+                entry.table[entry.name] = entry.buffer
+                local(entry.buffer).copy_(value)
 
 
 def _version(tensor: Tensor) -> int:

@@ -104,6 +104,14 @@ class Parts:
         if data and self.data is not None and saved["data"] is not None:
             self.data.load_state_dict(_copied(saved["data"]))
 
+    def load_buffers(self, buffers: Sequence[Tensor], saved: State) -> None:
+        """Some of the model's."""
+        names = {id(one): plain_path(name) for name, one in self.model.named_buffers()}
+        with torch.no_grad():
+            for one in buffers:
+                if id(one) in names:
+                    local(one).copy_(saved["model"][names[id(one)]])
+
     def misfits(self, saved: State) -> list[str]:
         """Why it cannot be loaded: what differs."""
         missing = [name for name in PARTS if name not in saved]

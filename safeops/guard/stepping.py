@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 from torch import nn
 
-from .._gradients import Listed
+from .._gradients import Listed, NonFiniteGradientError
 from .._ranks import own_rank
 from ..gradients import clip_grad_norm_
 from . import judge
@@ -73,17 +76,24 @@ class Stepper:
     def run(self, closure: Closure, batch: Any) -> StepResult:
         attempt = self.attempt or self._begin()
         attempt.add(closure, batch)
-        problem = problem_of_batch(batch) if self.check_batch else ""
-        if self.check_batch and self.company.worst(judge.BATCH if problem else judge.OK):
-            code = judge.BATCH if problem else judge.OK
-            return self._refuse(Reading(code, problem), attempt)
-        if self.asks:
+        self._look_at(batch, attempt)
+        if self.asks and not attempt.refused:
             return self._run_asking(attempt)
-        self._evaluate(attempt)
+        if not attempt.refused:
+            self._evaluate(attempt)
         if not attempt.complete:
             self.attempt = attempt
-            return StepResult(attempt.losses[-1], "accumulated")
+            return StepResult(attempt.losses[-1] if attempt.losses else math.nan, "accumulated")
+        if attempt.refused:
+            return self._refuse(Reading(judge.BATCH, attempt.problem), attempt)
         return self.finish(attempt.losses, attempt)
+
+    def _look_at(self, batch: Any, attempt: Attempt) -> None:
+        """With a bad batch no part of the step is run any more."""
+        if self.check_batch:
+            problem = problem_of_batch(batch)
+            attempt.problem = attempt.problem or problem
+            attempt.refused |= bool(self.company.worst(int(bool(problem))))
 
     def _begin(self) -> Attempt:
         self.ready()
@@ -94,11 +104,13 @@ class Stepper:
 
     def ready(self) -> None:
         """The first snapshot is there."""
-        ring = self.recovery.ring
-        if ring.size and not len(ring):
+        if self._lacks_snapshot():
             if problem := self.recovery.problem():
                 raise ValueError(f"expected a finite model to start with: {problem}")
             self.recovery.snapshot(self.steps)
+
+    def _lacks_snapshot(self) -> bool:
+        return self.recovery.ring.size > 0 and not len(self.recovery.ring)
 
     def _release(self) -> None:
         for parameter in parameters_in(self.parts.optimizers):
@@ -115,10 +127,12 @@ class Stepper:
         return self.before(losses, attempt, drives=False)
 
     def _given(self) -> None:
-        self.ready()
+        """The forward is over; buffers may have changed in it."""
         if self.runs:
             self.buffers.forget()
         self.runs = False
+        with self.buffers.before() if self._lacks_snapshot() else nullcontext():
+            self.ready()
 
     def _evaluate(self, attempt: Attempt) -> None:
         """If the closure raises, nothing has happened."""
@@ -157,7 +171,7 @@ class Stepper:
         reading = self._read(losses)
         code = self.company.worst(reading.code)
         if code == judge.OVERFLOW:
-            return self._overflowed(reading)
+            return self._overflowed(reading, attempt)
         if code:
             return self._refuse(reading, attempt)
         clipped = reading.clip()
@@ -170,13 +184,17 @@ class Stepper:
         listed = Listed(parameters, lambda: self.parts.names_of(parameters))
         return self.judge.read(losses, listed, self.scaling.may_overflow)
 
-    def _overflowed(self, reading: Reading) -> StepResult:
-        """The scaler skips the step itself, and lowers its scale."""
-        if self.scaling.drives:
-            self.scaling.step()
+    def _overflowed(self, reading: Reading, attempt: Attempt | None) -> StepResult:
+        """The scaler skips the step itself, and lowers its scale; unless it gives up."""
+        try:
+            if self.scaling.drives:
+                self.scaling.step()
+        except NonFiniteGradientError:
+            return self._refuse(reading._replace(code=judge.GRADIENTS), attempt)
         numbers = (reading.reason, reading.loss, reading.norm)
         self.recovery.log.add(Event("overflow", self.steps, *numbers, rank=own_rank()))
         self._release()
+        self.recovery.forward_undone(attempt)
         self._count()
         return StepResult(reading.loss, "skipped", reading.norm)
 
@@ -187,7 +205,9 @@ class Stepper:
         finally:
             self._count()
         if result.verdict == "skipped" and self.judge.policy.advance_scheduler:
-            self._advance()
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
+                self._advance()
         return result
 
     def _count(self) -> None:
@@ -218,6 +238,7 @@ class Stepper:
         self.recovery.log.scalars(self.steps, reading.loss, reading.norm)
         self.buffers.settle()
         self._count()
+        self.recovery.at = self.steps
         if snapshot:
             self.recovery.snapshot(self.steps)
         if checkpoint and self.save is not None:
@@ -242,7 +263,7 @@ class Stepper:
         except _Bad as bad:
             return self._refuse(bad.reading, attempt, taken=True)
         except BaseException:
-            self.recovery.undone(self.steps)
+            self.recovery.undone()
             self._abandon(attempt)
             raise
         self._advance()
@@ -257,6 +278,7 @@ class Stepper:
             return
         attempt.again()
         if taken:
+            self.scaling.unscale()
             parameters = parameters_in(self.parts.optimizers)
             clip_grad_norm_(parameters, self.judge.max_norm, nonfinite="keep")
             self.scaling.step()
