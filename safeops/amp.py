@@ -137,7 +137,7 @@ class GradScaler(torch.amp.GradScaler):
 
     def discard(self) -> None:
         """Forget this iteration, in place of ``update``: neither scale nor counts move."""
-        self._per_optimizer_states.clear()
+        getattr(self, "_per_optimizer_states", {}).clear()  # one that is not enabled has none
         self._bad, self._losses = {}, []
 
     def _back_off(self, before: float, bad: ClipReport, finite_loss: bool) -> None:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
-from .._random import random_state, set_random_state
 from .company import unsynchronised
 
 Closure = Callable[[], Tensor]
@@ -33,9 +32,14 @@ class StepResult(NamedTuple):
 class Attempt:
     """Parts of a step, of which the last is followed by that of the optimizer."""
 
-    def __init__(self, model: nn.Module, parts: int, scaled: Callable[[Tensor], Tensor]):
-        self._model, self._parts, self._scaled = model, parts, scaled
-        self.random: dict[str, Any] | None = random_state()
+    def __init__(
+        self,
+        model: nn.Module,
+        parts: int,
+        scaled: Callable[[Tensor], Tensor],
+        random: dict[str, Any] | None,
+    ):
+        self._model, self._parts, self._scaled, self.random = model, parts, scaled, random
         self.closures: list[Closure] = []
         self.batches: list[Any] = []
         self.losses: list[float] = []
@@ -44,8 +48,8 @@ class Attempt:
     @classmethod
     def of_batch(cls, batch: Any) -> Attempt:
         """One that was made elsewhere: of it there is the batch alone."""
-        attempt = cls(nn.Module(), 1, lambda loss: loss)
-        attempt.random, attempt.batches = None, [batch]
+        attempt = cls(nn.Module(), 1, lambda loss: loss, None)
+        attempt.batches = [batch]
         return attempt
 
     @property
@@ -74,14 +78,9 @@ class Attempt:
         return loss
 
     def again(self) -> None:
-        """All parts as they were, with the random numbers of before."""
-        self.rewind()
+        """All parts as they were."""
         for place, closure in enumerate(self.closures):
             self._run(closure, place + 1 == len(self.closures))
-
-    def rewind(self) -> None:
-        if self.random is not None:
-            set_random_state(self.random)
 
 
 def check_loss(loss: Any) -> Tensor:

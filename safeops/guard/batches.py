@@ -71,12 +71,15 @@ class Batches:
             self._began = self._random()
             return iter(self.loader)
         self._moved = False
-        now = random_state()
+        now = self._random()
         self._set_random(self._began)
-        rest = islice(iter(self.loader), self.position, None)
-        first = list(islice(rest, 1))
-        set_random_state(now)
-        return _chained(first, rest)
+        try:
+            rest = iter(self.loader)
+            for _ in islice(rest, self.position):
+                pass
+        finally:
+            self._set_random(now)
+        return rest
 
     def _random(self) -> dict[str, Any]:
         own = [generator.get_state() for generator in self._generators()]
@@ -88,20 +91,27 @@ class Batches:
             generator.set_state(own)
 
     def _generators(self) -> list[torch.Generator]:
-        """Of the loader and its sampler."""
-        sampler = getattr(self.loader, "sampler", None)
-        owners = (getattr(one, "generator", None) for one in (self.loader, sampler))
-        found = [one for one in owners if isinstance(one, torch.Generator)]
+        """Of the loader and its samplers."""
+        batched = getattr(self.loader, "batch_sampler", None)
+        samplers = (getattr(one, "sampler", None) for one in (self.loader, batched))
+        owners = (self.loader, batched, *samplers)
+        known = [getattr(one, "generator", None) for one in owners]
+        found = [one for one in known if isinstance(one, torch.Generator)]
         return list({id(one): one for one in found}.values())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "position": self.position, "began": self._began}
+        own = [generator.get_state() for generator in self._generators()]
+        place = {"epoch": self.epoch, "position": self.position}
+        return place | {"began": self._began, "generators": own}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.epoch, self.position = state["epoch"], state["position"]
-        self._began, self._moved = state["began"], True
-
-
-def _chained(first: list[Any], rest: Iterator[Any]) -> Iterator[Any]:
-    yield from first
-    yield from rest
+        generators, own = self._generators(), state["generators"]
+        if len(own) != len(generators):
+            raise ValueError(
+                f"expected the loader of this state: {len(own)} generators there, "
+                f"{len(generators)} here. Make it as it was made then"
+            )
+        place = state["epoch"], state["position"], state["began"]
+        (self.epoch, self.position, self._began), self._moved = place, True
+        for generator, one in zip(generators, own, strict=True):
+            generator.set_state(one)

@@ -22,7 +22,7 @@ from ._files import Sum, check_directory, write_file
 from ._manifest import Broken, Place, file_name
 from .events import GuardWarning
 
-__all__ = ["Checkpoint", "check_directory", "read", "write", "write_file"]
+__all__ = ["Checkpoint", "check_directory", "every", "read", "write", "write_file"]
 
 
 class Checkpoint(NamedTuple):
@@ -76,6 +76,11 @@ def _tried(act: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 
 # --- writing -------------------------------------------------------------------------------------
+
+
+def every(directory: Path) -> list[Path]:
+    """All that are there, good or not, the newest first."""
+    return [directory / place.name for place in _manifest.listed(directory)]
 
 
 def write(

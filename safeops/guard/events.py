@@ -77,19 +77,20 @@ class Log:
     """All events of a run, counted; each is also a line of a file, a warning, and a text and a
     count for TensorBoard."""
 
-    def __init__(self, path: Path | None, writer: Any):
+    path: Path | None = None
+
+    def __init__(self, writer: Any):
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()
-        self.path, self._writer = path, writer
+        self._writer = writer
 
     def add(self, event: Event) -> None:
         self.events.append(event)
         self.counts[event.kind] += 1
         if self.path is not None:
             self._write(json.dumps(event.to_dict(), allow_nan=False))
-        if self._writer is not None:
-            self._writer.add_text("guard/events", str(event), event.step)
-            self._writer.add_scalar(f"guard/{event.kind}", self.counts[event.kind], event.step)
+        self._show("add_text", "guard/events", str(event), event.step)
+        self._show("add_scalar", f"guard/{event.kind}", self.counts[event.kind], event.step)
         if event.kind not in QUIET and event.kind != "stopped":
             warnings.warn(f"safeops.Guard: {event}", GuardWarning, stacklevel=user_level())
 
@@ -114,6 +115,17 @@ class Log:
 
     def scalars(self, step: int, loss: float, norm: float) -> None:
         """Of a healthy step."""
-        if self._writer is not None:
-            self._writer.add_scalar("guard/loss", loss, step)
-            self._writer.add_scalar("guard/norm", norm, step)
+        self._show("add_scalar", "guard/loss", loss, step)
+        self._show("add_scalar", "guard/norm", norm, step)
+
+    def _show(self, method: str, *args: Any) -> None:
+        """By the writer; one that fails is no reason to stop, and is not asked again."""
+        try:
+            if self._writer is not None:
+                getattr(self._writer, method)(*args)
+        except Exception as error:
+            self._writer = None
+            text = (
+                f"safeops.Guard: the writer fails, and is given up: {type(error).__name__}: {error}"
+            )
+            warnings.warn(text, GuardWarning, stacklevel=user_level())

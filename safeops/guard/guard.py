@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from torch import Tensor, nn
 from .. import _gradients
 from .._arguments import check_callable, check_model
 from .._gradients import user_level
-from .._random import set_random_state
 from .._ranks import own_rank
 from . import judge, settings
 from .attempt import Attempt, Closure, StepResult, given_loss
@@ -38,7 +38,8 @@ class Guard:
 
     One read of loss and gradients tells whether a step is good. A bad one (NaN, infinity, or
     beyond the bounds of the policy) is skipped: weights, moments, counts, running statistics and
-    random numbers are bit by bit what they were. Too many in a row, or weights that are bad
+    random numbers are bit by bit what they were (random numbers go on from the second bad step in
+    a row, since they may be what is bad). Too many in a row, or weights that are bad
     themselves, roll the run back to the last good snapshot; too many roll-backs stop it with
     TrainingDiverged. A step that `run` has tried is tried once more under
     `safeops.diagnose.detect`, which names the operation, module and line. Each event is in
@@ -137,25 +138,26 @@ class Guard:
             "dumps": (dumps, 0),
         }
         check_model(model)
+        others = list(others) if isinstance(others, Iterable) else others
         settings.check_optimizers(optimizers)
         settings.check_rest(others, data, counts)
         settings.check_parameters(model, optimizers, others)
-        settings.check_schedulers(schedulers)
+        settings.check_schedulers(schedulers, optimizers)
         asks = settings.asks(optimizers, accumulate, snapshots)
         settings.check_scaler(scaler, asks)
         settings.check_writer(writer)
+        settings.check_log(log)
         limit = math.inf if max_norm is None else _gradients.limit("max_norm", max_norm)
         policy = settings.as_policy(policy)
         where = None if snapshot_device is None else torch.device(snapshot_device)
-        self._parts = Parts(model, optimizers, schedulers, scaler, list(others), data)
+        self._parts = Parts(model, optimizers, schedulers, scaler, others, data)
         company = Company(group_of(model, process_group), parameters_in(optimizers)[0].device)
-        self._storage = Storage(checkpoint_dir, dump_dir, checkpoints, dumps, self._parts, company)
-        self._log = Log(settings.log_path(log, self._storage.directory), writer)
+        self._log = Log(writer)
         self._recovery = Recovery(
             model=model,
             policy=policy,
             parts=self._parts,
-            buffers=Buffers([model, *(one for one in others if isinstance(one, nn.Module))]),
+            buffers=Buffers([model, *settings.changed_by_forward(others)]),
             scaling=Scaling(scaler, optimizers),
             company=company,
             ring=Ring(snapshots, where),
@@ -173,8 +175,11 @@ class Guard:
             check_batch,
             asks,
             None if checkpoint_dir is None else self._save,
+            lambda: self._storage.check_own(),
         )
         self._recovery.buffers.keep()
+        self._storage = Storage(checkpoint_dir, dump_dir, checkpoints, dumps, self._parts, company)
+        self._log.path = settings.log_path(log, self._storage.directory)
 
     @property
     def steps(self) -> int:
@@ -212,18 +217,18 @@ class Guard:
             batch: for the dump of a bad step.
 
         Returns, Raises:
-            As run.
+            As run; RuntimeError where there are no gradients.
         """
-        self._refuse_asking()
+        self._refuse_others()
         return self._stepper.finish_given(given_loss(loss), self._told(batch))
 
     def before_step(self, loss: Tensor | float | None = None, *, batch: Any = None) -> StepResult:
         """For trainers that call ``optimizer.step()`` themselves: check, clip and decide.
 
         Unless the verdict is "ok" every ``.grad`` is None, with which a torch optimizer changes
-        nothing; schedulers and after_step are not to be called then.
+        nothing; schedulers and after_step are not to be called then. Else they are, in that order.
         """
-        self._refuse_asking()
+        self._refuse_others()
         return self._stepper.before_given(given_loss(loss), self._told(batch))
 
     def after_step(self) -> StepResult:
@@ -231,9 +236,14 @@ class Guard:
         due. The verdict may be "rolled_back"."""
         return self._stepper.after()
 
-    def _refuse_asking(self) -> None:
+    def _refuse_others(self) -> None:
         if self._stepper.asks:
             raise RuntimeError("expected run(closure): the optimizer evaluates the loss itself")
+        if self._stepper.accumulate > 1:
+            raise RuntimeError(
+                f"expected run(closure) with accumulate={self._stepper.accumulate}; in a loop of "
+                "your own leave it at 1, and call step() once the gradients are added up"
+            )
 
     def _told(self, batch: Any) -> Attempt | None:
         return None if batch is None else Attempt.of_batch(batch)
@@ -244,8 +254,11 @@ class Guard:
         """Write one now; killed at any instant, the directory has a good one if it had one.
 
         Raises:
-            ValueError: no checkpoint_dir; the state is not finite. OSError: it cannot be written.
+            ValueError: no checkpoint_dir; the state is not finite. RuntimeError: within a step.
+            OSError: it cannot be written; another run writes there, too.
         """
+        if self._stepper.attempt or self._stepper.pending:
+            raise RuntimeError("expected checkpoint() between two steps, got it within one")
         problem = self._recovery.problem()
         if self._recovery.company.worst(judge.STATE if problem else judge.OK):
             raise ValueError(f"expected a finite state to write: {problem or 'on another rank'}")
@@ -260,18 +273,18 @@ class Guard:
         """The run goes on without it."""
         try:
             self.checkpoint()
-        except OSError as error:
+        except (OSError, TypeError, RuntimeError) as error:
             self._log.add(Event("checkpoint_failed", self.steps, f"{error}", rank=own_rank()))
 
     def _stored(self) -> tuple[int, State] | None:
-        found = self._storage.read()
+        found = self._storage.read_own()
         return None if found is None else found[1:]
 
     def _dump(self, step: int, reason: str, attempt: Attempt | None) -> str:
         """The run goes on without it."""
         try:
             return self._storage.dump(step, reason, attempt, self._parts.state())
-        except (OSError, TypeError) as error:
+        except Exception as error:  # of the disk, or of what a batch is made of
             text = f"safeops.Guard: no dump of step {step}: {error}"
             warnings.warn(text, GuardWarning, stacklevel=user_level())
             return ""
@@ -287,20 +300,31 @@ class Guard:
             The number of steps that were asked for until then; 0 if there is no checkpoint yet.
 
         Raises:
-            ValueError: it is of another model, optimizer or number of ranks; no directory; all
-                checkpoints there are broken. Nothing has been changed then.
+            ValueError: it is of another model, optimizer or number of ranks; there is no directory,
+                or no checkpoint in the one that was given.
+            RuntimeError: all checkpoints there are broken. Nothing has been changed then.
         """
         if directory is None and self._storage.directory is None:
             raise ValueError("expected a directory to resume from: Guard(..., checkpoint_dir=...)")
         found = self._storage.read(directory)
         if found is None:
-            return 0
+            return self._nothing(directory)
         path, step, state = found
         if misfits := self._parts.misfits(state):
             raise ValueError(f"{path} does not fit: {judge.listed(misfits)}. Nothing was changed")
         self._load(state)
+        self._storage.adopt()
         self._log.add(Event("resumed", step, path=str(path), rank=own_rank()))
         return step
+
+    def _nothing(self, directory: Any) -> int:
+        """There is no checkpoint yet; where one was asked for, there should be."""
+        if directory is None:
+            return 0
+        raise ValueError(
+            f"expected a directory with checkpoints, got {directory}: give the checkpoint_dir, "
+            "not a step-... folder in it"
+        )
 
     def _load(self, state: State) -> None:
         before = copied(self._whole(), device=torch.device("cpu"))
@@ -314,24 +338,34 @@ class Guard:
         self._parts.load(state)
         self.load_state_dict(state["guard"])
         self._recovery.ring.clear()
+        self._stepper.attempt = self._stepper.pending = None
         self._recovery.at = self.steps
         self._recovery.buffers.keep()
-        set_random_state(state["random"])
+        self._parts.set_random(state["random"])
 
     def state_dict(self) -> dict[str, Any]:
         """The counts, and what the last good steps were like."""
-        counts = {"steps": self.steps, "good": self._stepper.good}
         return {
-            **counts,
+            "steps": self.steps,
+            "good": self._stepper.good,
+            "counts": dict(self._log.counts),
             "ladder": self._recovery.ladder.state_dict(),
             "judge": self._stepper.judge.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._stepper.steps, self._stepper.good = state["steps"], state["good"]
+        self._stepper.last = state["steps"]
+        self._log.counts = Counter(state["counts"])
         self._recovery.ladder.load_state_dict(state["ladder"])
         self._stepper.judge.load_state_dict(state["judge"])
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "expected a Guard to stay where it is: it holds the live training, and a copy would "
+            "not; checkpoint() and resume() take its state elsewhere"
+        )
+
     def summary(self) -> GuardReport:
         """A Report of all events: print it, or write it with ``.to_html(path)``."""
-        return GuardReport(self.steps, self._stepper.good, self.events)
+        return GuardReport(self.steps, self._stepper.good, self._log.counts, self.events)

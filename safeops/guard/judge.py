@@ -8,17 +8,19 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from .. import _clip
 from .._gradients import Gradients, Listed
 from .._lots import Lots
 from .._reports import counts_of
+from .._route import DTYPES
 from ..gradients import check_finite
 from .policy import Policy, Spikes
-from .tensors import local
+from .tensors import local, named_leaves
 
-OK, OVERFLOW, SPIKE, HUGE, GRADIENTS, LOSS, BATCH, STATE = range(8)  # the worst is the largest
+OK, OVERFLOW, SPIKE, HUGE, STATISTICS, GRADIENTS, LOSS, BATCH, STATE = range(
+    9
+)  # the worst is the largest
 NAMED = 3  # tensors that a reason names
 Named = Sequence[tuple[str, Tensor]]
 
@@ -41,6 +43,13 @@ class Reading(NamedTuple):
         return self.outcome.verdict == "clipped"
 
 
+def _mean(losses: Sequence[float]) -> float:
+    """NaN of none."""
+    if not all(map(math.isfinite, losses)):
+        return sum(losses)
+    return math.fsum(losses) / len(losses) if losses else math.nan
+
+
 class Judge:
     """The bounds of a run, and what its good steps were like."""
 
@@ -54,8 +63,7 @@ class Judge:
     ) -> Reading:
         gradients = Gradients(parameters)
         outcome = _clip.decide(gradients, self.max_norm, "keep")
-        loss = math.fsum(losses) / len(losses) if all(map(math.isfinite, losses)) else sum(losses)
-        reading = Reading(OK, "", loss if losses else math.nan, float(outcome.total_norm))
+        reading = Reading(OK, "", _mean(losses), float(outcome.total_norm))
         reading = reading._replace(gradients=gradients, outcome=outcome)
         return self._judged(reading, bool(losses), may_overflow)
 
@@ -88,6 +96,13 @@ class Judge:
         names = [row.name for row in report.sorted_by("largest")[:NAMED]]
         return f"the largest gradients are those of {', '.join(names)}"
 
+    def with_statistics(self, reading: Reading, statistics: Named) -> Reading:
+        """A forward that made running statistics bad; the loss need not show it."""
+        bad = unhealthy(statistics) if reading.code == OK and statistics else []
+        if not bad:
+            return reading
+        return reading._replace(code=STATISTICS, reason=f"running statistics: {listed(bad)}")
+
     def good(self, reading: Reading) -> None:
         self.losses.add(reading.loss)
         self.norms.add(reading.norm)
@@ -106,15 +121,17 @@ class Judge:
 def unhealthy(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
     """Those that are not finite, or so near the end of their dtype's range that the next step may
     leave it: a quarter of it."""
-    pairs = [(name, local(one)) for name, one in tensors if _is_inexact(one)]
+    pairs = [(name, local(one)) for name, one in tensors if _is_readable(one)]
     kinds: dict[torch.dtype, list[tuple[str, Tensor]]] = {}
     for name, one in pairs:
         kinds.setdefault(one.dtype, []).append((name, one))
     return [text for dtype, alike in kinds.items() for text in _unhealthy_of(dtype, alike)]
 
 
-def _is_inexact(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
+def _is_readable(tensor: Tensor) -> bool:
+    return not (tensor.is_nested or tensor.is_meta or tensor.is_quantized) and (
+        tensor.dtype in DTYPES or tensor.is_complex()
+    )
 
 
 def _unhealthy_of(dtype: torch.dtype, pairs: Named) -> list[str]:
@@ -129,8 +146,7 @@ def _unhealthy_of(dtype: torch.dtype, pairs: Named) -> list[str]:
 
 def problem_of_batch(batch: Any) -> str:
     """Text if a tensor in it holds a NaN or an infinity."""
-    leaves = tree_leaves(dict(batch) if hasattr(batch, "keys") else batch)
-    tensors = [(f"tensor {i}", one) for i, one in enumerate(leaves) if isinstance(one, Tensor)]
+    tensors = [(name, one) for name, one in named_leaves(batch, "batch") if _is_readable(one)]
     bad = [f"{row.name} ({counts_of(row)})" for row in check_finite(tensors).bad]
     return f"the batch is not finite: {listed(bad)}" if bad else ""
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .._ranks import is_sharded
-from .tensors import kind_of, local
+from .tensors import kind_of, local, put
 
 
 def of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -21,6 +21,7 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     state = {
         index[id(key)] if isinstance(key, Tensor) else key: plain_copied(value)
         for key, value in optimizer.state.items()
+        if not isinstance(key, Tensor) or id(key) in index  # torch keeps the state of one that left
     }
     groups = []
     for group in optimizer.param_groups:
@@ -74,9 +75,10 @@ def _placed(saved: Any, live: Any, near: Tensor | None = None) -> Any:
         return _placed_tensor(saved, live, near)
     if isinstance(saved, dict):
         old = live if isinstance(live, dict) else {}
-        return type(saved)(
-            (key, _placed(value, old.get(key), near)) for key, value in saved.items()
-        )
+        made = copy.copy(saved)  # a default dict, too
+        for key, value in saved.items():
+            made[key] = _placed(value, old.get(key), near)
+        return made
     if isinstance(saved, list):
         return [_placed(value, None, near) for value in saved]
     return copy.deepcopy(saved)
@@ -84,7 +86,7 @@ def _placed(saved: Any, live: Any, near: Tensor | None = None) -> Any:
 
 def _placed_tensor(saved: Tensor, live: Any, near: Tensor | None) -> Tensor:
     if isinstance(live, Tensor) and kind_of(local(live)) == kind_of(saved):
-        local(live).copy_(saved)
+        put(live, saved)
         return live
     if near is None:
         return saved.clone()

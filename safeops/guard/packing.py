@@ -13,6 +13,10 @@ from torch import Tensor
 from .tensors import local
 
 _MARK = "__packed__"
+_FACTORIES: Mapping[str, Any] = {
+    **{one.__name__: one for one in (dict, list, set, int, float)},
+    "none": None,
+}
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
 
@@ -26,7 +30,7 @@ def packed(value: Any, path: str = "", known: dict[int, Tensor] | None = None) -
     known = {} if known is None else known
     if isinstance(value, Tensor):
         return known.setdefault(id(value), local(value))
-    if type(value) in _PLAIN or type(value) in (Counter, set):
+    if type(value) in _PLAIN or type(value) is set:
         return value
     if isinstance(value, deque):
         return {_MARK: "deque", "value": packed(list(value), path, known), "size": value.maxlen}
@@ -40,9 +44,19 @@ def packed(value: Any, path: str = "", known: dict[int, Tensor] | None = None) -
 
 def _packed_dict(value: dict, path: str, known: dict[int, Tensor]) -> Any:
     items = {key: packed(one, f"{path}.{key}".lstrip("."), known) for key, one in value.items()}
+    if isinstance(value, Counter):
+        return {_MARK: "Counter", "value": items}
     if isinstance(value, defaultdict):
-        return {_MARK: "dict", "value": items}
+        return {_MARK: "defaultdict", "value": items, "of": _name_of(value.default_factory, path)}
     return OrderedDict(items) if isinstance(value, OrderedDict) else items
+
+
+def _name_of(factory: Any, path: str) -> str:
+    for name, one in _FACTORIES.items():
+        if one is factory:
+            return name
+    known = ", ".join(_FACTORIES)
+    raise Unpackable(f"expected default dicts of {known} in {path or 'the state'}, got {factory!r}")
 
 
 def _of_numpy(value: Any, path: str) -> Any:
@@ -71,6 +85,7 @@ def unpacked(value: Any) -> Any:
 
 _MADE: Mapping[str, Callable[[Any], Any]] = {
     "deque": lambda marked: deque(unpacked(marked["value"]), marked["size"]),
-    "dict": lambda marked: defaultdict(dict, unpacked(marked["value"])),
+    "Counter": lambda marked: Counter(unpacked(marked["value"])),
+    "defaultdict": lambda marked: defaultdict(_FACTORIES[marked["of"]], unpacked(marked["value"])),
     "numpy": lambda marked: marked["value"].numpy(),
 }

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
-from .._random import random_state, set_random_state
 from .._ranks import own_rank
 from ..diagnose.detection import causes
 from . import judge
@@ -24,7 +23,12 @@ from .snapshots import Buffers, Ring, Snapshot
 from .state import Parts, State
 
 GONE = "not replayed: the weights before the step are gone; snapshot_every=1 keeps them"
-REPLAYED = (judge.GRADIENTS, judge.LOSS, judge.STATE)
+REPLAYED = (judge.STATISTICS, judge.GRADIENTS, judge.LOSS, judge.STATE)
+TOLD = 10  # events in a message
+ADVICE = (
+    "what to try: the remedy of a culprit above; clean data where batches are bad; a lower "
+    "learning rate, or Policy(lr_factor=0.5), where losses grew before"
+)
 
 
 class Case(NamedTuple):
@@ -70,10 +74,11 @@ class Recovery:
         self.ladder = Ladder(self.policy)
         self.at = 0  # after how many steps the model was what it is before this one
         self.meant = self._check_start()
+        self.known = {name for name, _ in self.parts.named_tensors()}
 
     # --- weights and states ----------------------------------------------------------------------
 
-    def _check_start(self) -> frozenset[str]:
+    def _check_start(self) -> set[str]:
         """Buffers that are not finite from the start are meant so, as a mask is."""
         weights = {id(one) for one in self.parts.model.parameters()}
         bad = [pair for pair in self.parts.named_tensors() if unhealthy([pair])]
@@ -83,15 +88,24 @@ class Recovery:
                 f"expected a finite model, got NaN or infinities in {listed(told)}: "
                 "safeops.diagnose.audit(model) says more"
             )
-        return frozenset(name for name, _ in bad)
+        return {name for name, _ in bad}
+
+    def _is_made_so(self, name: str, tensor: Tensor) -> bool:
+        """A buffer that a good step has made, with infinities: a mask."""
+        is_buffer = any(tensor is one for one in self.parts.model.buffers())
+        return is_buffer and bool(unhealthy([(name, tensor)])) and not bool(tensor.isnan().any())
 
     def problem(self) -> str:
         """Text if weights, buffers or optimizer states are unhealthy."""
-        bad = unhealthy(pair for pair in self.parts.named_tensors() if pair[0] not in self.meant)
+        named = dict(self.parts.named_tensors())
+        born = [(name, one) for name, one in named.items() if name not in self.known]
+        self.meant |= {name for name, one in born if self._is_made_so(name, one)}
+        self.known |= named.keys()
+        bad = unhealthy(pair for pair in named.items() if pair[0] not in self.meant)
         return f"the state is not healthy: {listed(bad)}" if bad else ""
 
     def state(self) -> State:
-        return {**self.parts.state(), "random": random_state()}
+        return {**self.parts.state(), "random": self.parts.random()}
 
     def snapshot(self, step: int) -> None:
         """Of a state that has been looked at."""
@@ -102,18 +116,18 @@ class Recovery:
 
     def refuse(self, case: Case) -> StepResult:
         """All ranks come here together."""
-        self.forward_undone(None)
+        lost = self.forward_undone(None)
         known = not case.taken or self.undone()
         problem = "" if case.taken else self.problem()
         own = max(case.reading.code, judge.STATE if problem else judge.OK)
         code = self.company.worst(own)
         replay = self._replay(case, known) if code in REPLAYED else Replay()
-        reason = "; ".join(filter(None, (case.reading.reason, problem)))
+        reason = "; ".join(filter(None, (case.reading.reason, problem, lost)))
         told = self._heard(Verdict(own, reason, replay))
         self._put_back(case.attempt)
         path = self.dump(case.step, told.reason, case.attempt) if own == code and known else ""
         action = self.ladder.bad(code == judge.STATE)
-        to_step = None if action == "skipped" else self._roll_back()
+        to_step = None if action == "skipped" else self._roll_back(stops=action == "stopped")
         return self._tell(case, action, told, to_step, path)
 
     def undone(self) -> bool:
@@ -135,12 +149,16 @@ class Recovery:
         if not known:
             return Replay(None, GONE)
         self._put_back(attempt)
-        replay = replayed(self.model, case.step, lambda: again(attempt, case.taken))
-        if case.taken:
-            problem = self.problem()
-            self.undone()
-            if problem and replay.finding is None:
-                return Replay(None, f"run again, it is the same: {problem}")
+        try:
+            self._rewind(attempt)
+            replay = replayed(self.model, case.step, lambda: again(attempt, case.taken))
+            problem = self.problem() if case.taken else ""
+        finally:
+            self._put_back(attempt)
+            if case.taken:
+                self.undone()
+        if problem and replay.finding is None:
+            return Replay(None, f"run again, it is the same: {problem}")
         return replay
 
     def _heard(self, own: Verdict) -> Verdict:
@@ -162,30 +180,38 @@ class Recovery:
         self.scaling.discard()
         self.forward_undone(attempt if self.ladder.bad_in_a_row == 0 else None)
 
-    def forward_undone(self, attempt: Attempt | None) -> None:
+    def forward_undone(self, attempt: Attempt | None) -> str:
         """Buffers, and random numbers if there is an attempt, are those of before. A buffer that
-        has changed for the first time is in the last snapshot as it was."""
+        has changed for the first time is in the last snapshot as it was; text if there is none."""
         lost, snapshot = self.buffers.back(), self.ring.last(self.parts.form())
-        if lost and snapshot is not None:
-            self.parts.load_buffers(lost, snapshot.state)
+        known = self.parts.no_state() if snapshot is None else snapshot.state
+        names = self.parts.load_buffers(lost, known) if lost else []
         if attempt is not None:
-            attempt.rewind()
+            self._rewind(attempt)
+        return f"without a snapshot these buffers stay changed: {listed(names)}" if names else ""
 
-    def _roll_back(self) -> int | None:
-        """The step whose state there is now; None if there was nothing to go back to."""
-        snapshot = self.ring.newest(self.parts.form()) or self._from_disk()
+    def _rewind(self, attempt: Attempt) -> None:
+        if attempt.random is not None:
+            self.parts.set_random(attempt.random)
+
+    def _roll_back(self, stops: bool) -> int | None:
+        """The step whose state there is now; None if there was nothing to go back to. A run that
+        stops is left with the newest good state."""
+        form = self.parts.form()
+        snapshot = self.ring.last(form) if stops else self.ring.back(form)
+        snapshot = snapshot or self._from_disk()
         if snapshot is None:
             return None
         self.ladder.lowered += 1
         self._load(snapshot, data=self.policy.rewind)
         if self.policy.rewind:
-            set_random_state(snapshot.state["random"])
-        snapshot.used, self.at = True, snapshot.step
+            self.parts.set_random(snapshot.state["random"])
+        self.at = snapshot.step
         return snapshot.step
 
     def _from_disk(self) -> Snapshot | None:
         stored = self.stored()
-        if stored is None:
+        if stored is None or self.parts.misfits(stored[1]):
             return None
         step, state = stored
         return Snapshot(step, None, state, state["guard"]["ladder"]["lowered"])
@@ -208,30 +234,37 @@ class Recovery:
             path,
             own_rank(),
         )
-        self.log.add(event)
-        if action == "stopped":
-            raise TrainingDiverged(story(self.log.events, self.ladder), self.log.events)
+        try:
+            self.log.add(event)
+        finally:  # also where warnings are errors
+            if action == "stopped":
+                raise TrainingDiverged(story(self.log.events, self.ladder), self.log.events)
         return StepResult(reading.loss, action, reading.norm, False, replay.finding)
 
 
 def story(events: Sequence[Event], ladder: Ladder) -> str:
-    """Why it stops, and the last events."""
+    """Why it stops, the last events, and what to try."""
     to_step = events[-1].to_step
-    head = "there is no snapshot or checkpoint to go back to, and the state is as the step left it"
+    head = "there is no snapshot or checkpoint to go back to"
     if to_step is not None:
         tried = f"{ladder.rollbacks - 1} roll-backs did not help"
         head = f"{tried}, and the model is as it was after step {to_step}"
     lines = [str(event) for event in events if event.kind not in ("checkpoint", "overflow")]
-    return "\n  ".join([f"training diverged: {head}", *lines[-10:]])
+    earlier = [f"({len(lines) - TOLD} earlier events are in .events)"] if len(lines) > TOLD else []
+    return "\n  ".join([f"training diverged: {head}", *earlier, *lines[-TOLD:], ADVICE])
 
 
 def lower_rates(parts: Parts, factor: float) -> None:
     """Learning rates, and the bounds that schedulers compute them from."""
     if factor == 1.0:
         return
+    seen: set[int] = set()  # tensors, which groups may share
     for optimizer in parts.optimizers:
         for group in optimizer.param_groups:
             for key in group.keys() & {"lr", "initial_lr", "max_lr", "min_lr"}:
+                if isinstance(group[key], Tensor) and id(group[key]) in seen:
+                    continue
+                seen.add(id(group[key]))
                 group[key] *= factor  # in place, where it is a tensor
     for scheduler in parts.schedulers:
         _lower_bounds(scheduler, factor)

@@ -22,7 +22,7 @@ from .attempt import check_loss
 from .judge import listed
 from .packing import unpacked
 from .settings import as_list, check_optimizers
-from .state import Parts, State
+from .state import KINDS, Parts, State
 from .storage import DUMP
 
 CLEAN = (
@@ -48,7 +48,8 @@ def replayed(model: nn.Module, step: int, again: Callable[[], object]) -> Replay
     if found.first is None:
         return Replay(None, CLEAN)
     finding = replace(found.first, step=step)
-    return Replay(finding, finding.summary())
+    line = f" ({finding.source}: {finding.source.text})" if finding.source.file else ""
+    return Replay(finding, f"{finding.summary()}{line}; {finding.remedy}")
 
 
 def replay(path: str | os.PathLike[str], setup: Callable[[], Any]) -> Detection:
@@ -74,8 +75,8 @@ def replay(path: str | os.PathLike[str], setup: Callable[[], Any]) -> Detection:
     model, step, optimizers = _made(setup())
     parts = Parts(model, optimizers, [], None, [], None)
     state = dump["state"] | {"schedulers": [], "others": [], "data": None}
-    if not optimizers:
-        state["optimizers"] = []
+    kinds = [state["kinds"][0] if optimizers else "none", *["none"] * (len(KINDS) - 1)]
+    state |= {"kinds": kinds} if optimizers else {"kinds": kinds, "optimizers": []}
     if misfits := parts.misfits(state):
         raise ValueError(f"{path} does not fit the model of setup: {listed(misfits)}")
     parts.load(state)

@@ -44,8 +44,16 @@ class Scaling:
             return False
         return self._scaler.get_scale() > getattr(self._scaler, "min_scale", 1.0)
 
+    def skip(self) -> None:
+        """The scaler's own way: no optimizer steps, not even one without overflow, and the scale is
+        lowered."""
+        for state in self._scaler._per_optimizer_states.values():
+            for found in state["found_inf_per_device"].values():
+                found.fill_(1.0)
+        self.step()
+
     def step(self) -> None:
-        """Of all optimizers; the scaler skips those that overflow."""
+        """Of all optimizers."""
         if self._scaler is None:
             for optimizer in self._optimizers:
                 optimizer.step()
@@ -58,6 +66,6 @@ class Scaling:
     def discard(self) -> None:
         """This iteration never was: neither scale nor counts move."""
         if self._scaler is not None and self.drives:
-            self._scaler._per_optimizer_states.clear()
+            getattr(self._scaler, "_per_optimizer_states", {}).clear()
             if hasattr(self._scaler, "discard"):
                 self._scaler.discard()

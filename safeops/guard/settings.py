@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim.swa_utils import AveragedModel
 
 from .._arguments import check_callable, check_others, check_whole
 from .._ranks import own_rank
@@ -30,6 +31,10 @@ def check_optimizers(optimizers: Sequence[Any]) -> None:
     for one in optimizers:
         if not isinstance(one, torch.optim.Optimizer):
             raise TypeError(f"expected a torch optimizer, got {type(one).__name__}")
+        if type(one).__name__ == "ZeroRedundancyOptimizer":
+            raise TypeError(
+                "expected an optimizer that holds its states, got ZeRO: use fully_shard"
+            )
     if not optimizers:
         raise ValueError("expected an optimizer or a list of them, got none")
 
@@ -52,8 +57,12 @@ def check_parameters(model: nn.Module, optimizers: Sequence[Any], others: Iterab
         )
 
 
-def check_schedulers(schedulers: Sequence[Any]) -> None:
+def check_schedulers(schedulers: Sequence[Any], optimizers: Sequence[Any]) -> None:
     for one in schedulers:
+        if isinstance(one, LRScheduler) and all(one.optimizer is not it for it in optimizers):
+            raise ValueError(
+                f"expected schedulers of the optimizer, got a {type(one).__name__} of another one"
+            )
         if isinstance(one, ReduceLROnPlateau):
             raise ValueError(
                 "expected schedulers that advance at each step, got ReduceLROnPlateau, which needs "
@@ -108,17 +117,26 @@ def asks(optimizers: Sequence[torch.optim.Optimizer], accumulate: int, snapshots
     return found
 
 
+def check_log(log: Any) -> None:
+    if log is not None and (Path(log).is_dir() or not Path(log).parent.is_dir()):
+        raise FileNotFoundError(
+            f"expected the path of a file in a directory that exists as log, got {log}"
+        )
+
+
 def log_path(log: Any, directory: Path | None) -> Path | None:
     """Each rank has its own file."""
     if log is None and directory is None:
         return None
     path = Path(log) if log is not None else directory / "guard.jsonl"  # type: ignore[operator]
-    if path.is_dir() or not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"expected the path of a file in a directory that exists as log, got {path}"
-        )
     rank = own_rank()
     return path.with_name(f"{path.stem}-rank-{rank}{path.suffix}") if rank else path
+
+
+def changed_by_forward(others: Sequence[Any]) -> list[nn.Module]:
+    """Modules but averages, which change after a step."""
+    modules = (one for one in others if isinstance(one, nn.Module))
+    return [one for one in modules if not isinstance(one, AveragedModel)]
 
 
 def check_writer(writer: Any) -> None:

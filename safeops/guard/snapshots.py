@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
@@ -13,19 +13,16 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .tensors import local
+from .tensors import local, put
 
 
-@dataclass
-class Snapshot:
-    """A state after `step` steps. lowered: how often the learning rates had been until then. used:
-    it was gone back to."""
+class Snapshot(NamedTuple):
+    """A state after `step` steps. lowered: how often the learning rates had been until then."""
 
     step: int
     form: Any
     state: Any
     lowered: int
-    used: bool = False
 
 
 class Ring:
@@ -39,31 +36,40 @@ class Ring:
     def __init__(self, size: int, device: torch.device | None):
         self.size, self.device = size, device
         self._ring: deque[Snapshot] = deque()
+        self._next = 1  # from the end: what is gone back to next
 
     def __len__(self) -> int:
         return len(self._ring)
 
     def clear(self) -> None:
         self._ring.clear()
+        self._next = 1
 
     def take(self, step: int, form: Any, state: Any, lowered: int) -> None:
+        """Those newer than the one that was gone back to are given up."""
         if not self.size:
             return
-        spare = self._ring.popleft().state if len(self._ring) >= self.size else None
+        given_up = [self._ring.pop() for _ in range(max(self._next - 2, 0))]
+        if len(self._ring) >= self.size:
+            given_up.append(self._ring.popleft())
+        spare = given_up[-1].state if given_up else None
         self._ring.append(Snapshot(step, form, copied(state, spare, self.device), lowered))
+        self._next = 1
 
     def last(self, form: Any) -> Snapshot | None:
-        """To look at."""
+        """The newest."""
         fits = bool(self._ring) and self._ring[-1].form == form
         return self._ring[-1] if fits else None
 
-    def newest(self, form: Any) -> Snapshot | None:
-        """To go back to: one that has been gone back to in vain gives way to an older one."""
-        while self._ring and self._ring[-1].form != form:
-            self._ring.pop()
-        if len(self._ring) > 1 and self._ring[-1].used:
-            self._ring.pop()
-        return self._ring[-1] if self._ring else None
+    def back(self, form: Any) -> Snapshot | None:
+        """The next to go back to: the newest, and each time an older one until a new one is taken;
+        the oldest as often as it takes."""
+        fitting = [one for one in self._ring if one.form == form]
+        if not fitting:
+            return None
+        found = fitting[-min(self._next, len(fitting))]
+        self._next = min(self._next + 1, len(self._ring) + 1)
+        return found
 
 
 @torch.no_grad()
@@ -83,7 +89,8 @@ def copied(state: Any, onto: Any = None, device: torch.device | None = None) -> 
 
 
 def _copy(tensor: Tensor, spare: Any, device: torch.device | None) -> Tensor:
-    where = tensor.device if device is None else device
+    """What lies on the CPU stays there, as the states of random numbers must."""
+    where = tensor.device if device is None or tensor.device.type == "cpu" else device
     if not _fits(tensor, spare, where):
         pinned = where.type == "cpu" and tensor.is_cuda
         spare = torch.empty_like(tensor, device=where, pin_memory=pinned)
@@ -108,24 +115,33 @@ def _copies(tensors: list[Tensor], spares: list[Any]) -> list[Tensor]:
     return made
 
 
+SMALL = 1 << 16  # bytes of a buffer of which a copy is always kept
+_NO_STATE = nn.Module.get_extra_state
+
+
 class _Entry(NamedTuple):
     table: dict[str, Any]
     name: str
-    buffer: Tensor
+    buffer: Any  # a tensor, or None
     version: int
 
 
 class Buffers:
-    """Those of some modules before a step: running statistics, which a forward changes.
+    """Those of some modules before a step: running statistics, which a forward changes. And their
+    extra states.
 
-    Copies are kept of those that have ever changed; of others, as masks and tables, only until a
-    step has left them alone. Versions tell of changes, except of running statistics, which torch
-    writes without counting.
+    Copies are kept of those that have ever changed, and of small ones; of others, as masks and
+    tables, only until a step has left them alone. Versions tell of changes, except of running
+    statistics, which torch writes without counting. Weights that a forward renormalises
+    (max_norm of an embedding) belong to them.
     """
 
     def __init__(self, modules: list[nn.Module]):
         every = {id(one): one for module in modules for one in module.modules()}.values()
-        self._tables = [one._buffers for one in every]
+        self._tables: list[Any] = [one._buffers for one in every]
+        self._tables += [one._parameters for one in every if getattr(one, "max_norm", None)]
+        self._with_extra = [one for one in every if type(one).get_extra_state is not _NO_STATE]
+        self._extra: list[Any] = []
         self._running = {id(one._buffers) for one in every if isinstance(one, _NormBase)}
         self._entries: list[_Entry] = []
         self._copies: dict[int, Tensor] = {}
@@ -134,8 +150,9 @@ class Buffers:
 
     @torch.no_grad()
     def keep(self) -> None:
+        self._extra = [deepcopy(one.get_extra_state()) for one in self._with_extra]
         self._entries = self._now()
-        there = {id(entry.buffer): entry for entry in self._entries}
+        there = {id(entry.buffer): entry for entry in self._entries if entry.buffer is not None}
         self._copies = {key: copy for key, copy in self._copies.items() if key in there}
         self._still = {key: version for key, version in self._still.items() if key in there}
         self._moved &= there.keys()
@@ -151,36 +168,51 @@ class Buffers:
             _Entry(table, name, buffer, _version(buffer))
             for table in self._tables
             for name, buffer in table.items()
-            if buffer is not None
+        ]
+
+    def moving(self) -> list[tuple[str, Tensor]]:
+        """Running statistics, and those that are known to change."""
+        return [
+            (one.name, one.buffer)
+            for one in self._entries
+            if id(one.table) in self._running or id(one.buffer) in self._moved
+            if one.buffer is not None
         ]
 
     def forget(self) -> None:
         """What was before is not known."""
-        self._entries = []
+        self._entries, self._extra = [], []
 
     def settle(self) -> None:
         """After a good step."""
         for entry in self._entries:
-            key = id(entry.buffer)
-            if key in self._copies and self._is_still(entry, self._copies[key]):
-                self._still[key] = entry.version
-                del self._copies[key]
+            copy = self._copies.get(id(entry.buffer))
+            if copy is not None and self._is_still(entry, copy):
+                self._still[id(entry.buffer)] = entry.version
+                del self._copies[id(entry.buffer)]
 
     def _is_still(self, entry: _Entry, copy: Tensor) -> bool:
         moves = id(entry.table) in self._running or id(entry.buffer) in self._moved
-        if moves or entry.version < 0 or _version(entry.buffer) != entry.version:
+        if (
+            moves
+            or copy.nbytes <= SMALL
+            or entry.version < 0
+            or _version(entry.buffer) != entry.version
+        ):
             return False
         return torch.equal(local(entry.buffer), copy)
 
     @torch.no_grad()
     def back(self) -> list[Tensor]:
         """As they were; those that have changed for the first time, of which there is no copy."""
+        for one, state in zip(self._with_extra, self._extra, strict=False):
+            one.set_extra_state(deepcopy(state))
         lost = []
         for entry in self._entries:
             entry.table[entry.name] = entry.buffer
             copy = self._copies.get(id(entry.buffer))
             if copy is not None:
-                local(entry.buffer).copy_(copy)
+                put(entry.buffer, copy)
             elif _version(entry.buffer) != entry.version:
                 lost.append(entry.buffer)
         return lost
@@ -188,16 +220,15 @@ class Buffers:
     @contextmanager
     def before(self) -> Iterator[None]:
         """In here they are as before the step."""
-        now = self._now()
+        now = [entry for entry in self._now() if entry.buffer is not None]
         values = _copies([entry.buffer for entry in now], [None] * len(now))
         self.back()
         yield
-        with torch.no_grad():
-            for entry, value in zip(now, values, strict=True):
-                entry.table[entry.name] = entry.buffer
-                local(entry.buffer).copy_(value)
+        for entry, value in zip(now, values, strict=True):
+            entry.table[entry.name] = entry.buffer
+            put(entry.buffer, value)
 
 
-def _version(tensor: Tensor) -> int:
-    """-1 where torch keeps none."""
-    return -1 if tensor.is_inference() else tensor._version
+def _version(tensor: Tensor | None) -> int:
+    """-1 where there is none."""
+    return -1 if tensor is None or tensor.is_inference() else tensor._version

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .._random import random_state, set_random_state
 from .._where import plain_path
 from .optimizers import load_optimizer, of_optimizer, plain_copied
-from .tensors import kind_of, local
+from .tensors import kind_of, local, named_leaves, put
 
 State = dict[str, Any]
-PARTS = ("model", "optimizers", "schedulers", "scaler", "others", "data")
+PARTS = ("kinds", "model", "optimizers", "schedulers", "scaler", "others", "data")
+KINDS = ("optimizers", "schedulers", "others", "data", "scaler")
 _EXTRA = "_extra_state"
 
 
@@ -64,6 +66,7 @@ class Parts:
     def state(self) -> State:
         """Of now: tensors are the live ones, all else is copied."""
         return {
+            "kinds": self._kinds(),
             "model": _tensors_of(self.model),
             "optimizers": [of_optimizer(one) for one in self.optimizers],
             "schedulers": [_copied(one.state_dict()) for one in self.schedulers],
@@ -74,14 +77,14 @@ class Parts:
 
     def named_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Of model, optimizers and others, as a message names them."""
-        yield from _named_leaves(_tensors_of(self.model))
+        yield from named_leaves(_tensors_of(self.model))
         for optimizer in self.optimizers:
             keys = list(optimizer.state)
             for key, name in zip(keys, self.names_of(keys), strict=True):
-                for path, one in _named_leaves(optimizer.state[key]):
+                for path, one in named_leaves(optimizer.state[key]):
                     yield f"{path} of {name}", one
         for place, other in enumerate(self.others):
-            yield from _named_leaves(_of_other(other), f"others[{place}]")
+            yield from named_leaves(_of_other(other), f"others[{place}]")
 
     def names_of(self, parameters: Sequence[Any]) -> list[str]:
         known: dict[int, str] = {}
@@ -104,30 +107,55 @@ class Parts:
         if data and self.data is not None and saved["data"] is not None:
             self.data.load_state_dict(_copied(saved["data"]))
 
-    def load_buffers(self, buffers: Sequence[Tensor], saved: State) -> None:
-        """Some of the model's."""
-        names = {id(one): plain_path(name) for name, one in self.model.named_buffers()}
-        with torch.no_grad():
-            for one in buffers:
-                if id(one) in names:
-                    local(one).copy_(saved["model"][names[id(one)]])
+    def load_buffers(self, buffers: Sequence[Tensor], saved: State) -> list[str]:
+        """Some of them; the names of those that are not there."""
+        named = [(self.model, saved["model"]), *zip(self.others, saved["others"], strict=True)]
+        known: dict[int, tuple[str, Any]] = {}
+        for module, state in named:
+            if isinstance(module, nn.Module):
+                pairs = module.named_buffers()
+                known |= {id(one): (name, state.get(plain_path(name))) for name, one in pairs}
+        return [name for one in buffers for name in _put(one, *known.get(id(one), ("?", None)))]
+
+    def no_state(self) -> State:
+        """That holds nothing."""
+        return {"model": {}, "others": [{} for _ in self.others]}
+
+    def random(self) -> State:
+        """The state of all random numbers, those of Generators among the others, too."""
+        return random_state() | {"generators": [one.get_state() for one in self._generators()]}
+
+    def set_random(self, state: State) -> None:
+        set_random_state(state)
+        for one, saved in zip(self._generators(), state["generators"], strict=True):
+            one.set_state(saved)
+
+    def _generators(self) -> list[torch.Generator]:
+        return [one for one in self.others if isinstance(one, torch.Generator)]
 
     def misfits(self, saved: State) -> list[str]:
         """Why it cannot be loaded: what differs."""
         missing = [name for name in PARTS if name not in saved]
         if missing:
             return [f"it holds no {', '.join(missing)}"]
-        found = list(_differences("model", own(_tensors_of(self.model)), saved["model"]))
-        for name in ("optimizers", "schedulers", "others"):
-            here, there = len(getattr(self, name)), len(saved[name])
-            if here != there:
-                found.append(f"{there} {name} there, {here} here")
+        kinds = zip(KINDS, saved["kinds"], self._kinds(), strict=True)
+        found = [
+            f"{name}: {there} there, {here} here" for name, there, here in kinds if there != here
+        ]
+        found += _module_differences("model", self.model, saved["model"])
         for i, (one, state) in enumerate(zip(self.optimizers, saved["optimizers"], strict=False)):
             found += _group_differences(i, one.param_groups, state["param_groups"])
         for i, (other, state) in enumerate(zip(self.others, saved["others"], strict=False)):
-            if isinstance(other, nn.Module):
-                found += _differences(f"others[{i}]", own(_tensors_of(other)), state)
+            if isinstance(other, nn.Module) and isinstance(state, dict):
+                found += _module_differences(f"others[{i}]", other, state)
         return found
+
+    def _kinds(self) -> list[str]:
+        """What each part is."""
+        parts = (self.optimizers, self.schedulers, self.others, [self.data])
+        scaler = self.scaler is not None and self.scaler.is_enabled()
+        found = [", ".join(_class(one) for one in part) or "none" for part in parts]
+        return [*found, "enabled" if scaler else "none"]
 
     def form(self) -> tuple[int, ...]:
         """What must be alike for a snapshot to fit: the sizes of the groups of parameters."""
@@ -135,20 +163,25 @@ class Parts:
         return tuple(len(group["params"]) for group in groups)
 
 
-def _named_leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """The tensors of nested dicts, lists and tuples with their paths."""
-    if isinstance(tree, Tensor):
-        yield path, tree
-    elif isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from _named_leaves(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(tree, (list, tuple)):
-        for place, value in enumerate(tree):
-            yield from _named_leaves(value, f"{path}[{place}]")
+def _put(buffer: Tensor, name: str, saved: Any) -> list[str]:
+    """Its name, if it cannot be."""
+    if saved is None or kind_of(local(buffer)) != kind_of(saved):
+        return [name]
+    put(buffer, saved)
+    return []
 
 
 def _copied(value: Any) -> Any:
     return copy.deepcopy(value)
+
+
+def _class(part: Any) -> str:
+    return "none" if part is None else type(unwrapped(part)).__name__
+
+
+def _module_differences(what: str, module: nn.Module, saved: dict[str, Any]) -> Iterator[str]:
+    here = _steady(module, own(_tensors_of(module)))
+    return _differences(what, here, _steady(module, saved))
 
 
 def _differences(what: str, here: dict[str, Any], there: dict[str, Any]) -> Iterator[str]:
@@ -181,6 +214,16 @@ def _tensors_of(module: nn.Module) -> dict[str, Any]:
     return found
 
 
+def _steady(module: nn.Module, state: dict[str, Any]) -> dict[str, Any]:
+    """Without buffers that are not persistent: they may come, go and grow."""
+    loose = {
+        _joined(path, name)
+        for path, one in module.named_modules(remove_duplicate=False)
+        for name in one._non_persistent_buffers_set
+    }
+    return {name: value for name, value in state.items() if name not in loose}
+
+
 def buffers_of(module: nn.Module) -> dict[str, Any]:
     """What replicas of a model need not share."""
     weights = {plain_path(name) for name, _ in module.named_parameters(remove_duplicate=False)}
@@ -194,12 +237,29 @@ def _with_extra_state(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _load_module(module: nn.Module, saved: dict[str, Any]) -> None:
-    live = _tensors_of(module)
-    for name, value in saved.items():
-        if isinstance(value, Tensor) and isinstance(live[name], Tensor):
-            local(live[name]).copy_(value)
+    """Parameters stay the same objects, and buffers where they fit."""
+    for name, parameter in module.named_parameters():
+        put(parameter, saved[plain_path(name)])
+    near = next(module.parameters(), torch.empty(0)).device
+    for path, one in module.named_modules():
+        for name, buffer in one._buffers.items():
+            value = saved.get(_joined(path, name))
+            one._buffers[name] = _loaded_buffer(buffer, value, near)
     for prefix, one in _with_extra_state(module):
         one.set_extra_state(_copied(saved[prefix + _EXTRA]))
+
+
+def _loaded_buffer(live: Tensor | None, saved: Any, near: torch.device) -> Tensor | None:
+    if saved is None:
+        return None
+    if live is None or kind_of(local(live)) != kind_of(saved):
+        return saved.to(near if live is None else live.device, copy=True)
+    put(live, saved)
+    return live
+
+
+def _joined(path: str, name: str) -> str:
+    return plain_path(f"{path}.{name}" if path else name)
 
 
 # --- others --------------------------------------------------------------------------------------
@@ -219,14 +279,12 @@ def _of_other(value: Any) -> Any:
     if isinstance(value, nn.Module):
         return _tensors_of(value)
     if isinstance(value, torch.Generator):
-        return value.get_state()
+        return None  # it is one of the random numbers
     return plain_copied(value.state_dict())
 
 
 def _load_other(value: Any, saved: Any) -> None:
     if isinstance(value, nn.Module):
         _load_module(value, saved)
-    elif isinstance(value, torch.Generator):
-        value.set_state(saved)
-    else:
+    elif not isinstance(value, torch.Generator):
         value.load_state_dict(_copied(saved))

@@ -48,6 +48,7 @@ class Stepper:
     """Tries, judges and takes steps; what is bad goes to the recovery.
 
     asks: the optimizer evaluates the closure itself. save: writes a checkpoint, if one is wanted.
+    check_directory: raises if it is that of another run.
     """
 
     def __init__(
@@ -60,13 +61,15 @@ class Stepper:
         check_batch: bool,
         asks: bool,
         save: Callable[[], object] | None,
+        check_directory: Callable[[], object],
     ):
         self.model, self.recovery, self.judge = model, recovery, bounds
         self.parts, self.scaling = recovery.parts, recovery.scaling
         self.company, self.buffers = recovery.company, recovery.buffers
         self.every, self.accumulate = every, accumulate
         self.check_batch, self.asks, self.save = check_batch, asks, save
-        self.steps, self.good = 0, 0
+        self.check_directory = check_directory
+        self.steps = self.good = self.last = 0
         self.runs = False  # the step is that of a closure
         self.attempt: Attempt | None = None  # whose parts are not all there
         self.pending: Pending | None = None
@@ -75,8 +78,8 @@ class Stepper:
 
     def run(self, closure: Closure, batch: Any) -> StepResult:
         attempt = self.attempt or self._begin()
-        attempt.add(closure, batch)
         self._look_at(batch, attempt)
+        attempt.add(closure, batch)
         if self.asks and not attempt.refused:
             return self._run_asking(attempt)
         if not attempt.refused:
@@ -98,19 +101,27 @@ class Stepper:
     def _begin(self) -> Attempt:
         self.ready()
         self.runs = True
+        self.scaling.discard()
         self.buffers.keep()
         self._release()
-        return Attempt(self.model, self.accumulate, self.scaling.scaled)
+        return Attempt(self.model, self.accumulate, self.scaling.scaled, self.parts.random())
 
     def ready(self) -> None:
         """The first snapshot is there."""
         if self._lacks_snapshot():
-            if problem := self.recovery.problem():
-                raise ValueError(f"expected a finite model to start with: {problem}")
-            self.recovery.snapshot(self.steps)
+            self.check_directory()
+            problem = self.recovery.problem()
+            bad = self.company.worst(int(bool(problem)))
+            if bad and not self.steps:
+                where = problem or "not so on another rank"
+                raise ValueError(f"expected a finite model to start with: {where}")
+            if not bad:
+                self.recovery.snapshot(self.steps)
 
     def _lacks_snapshot(self) -> bool:
-        return self.recovery.ring.size > 0 and not len(self.recovery.ring)
+        """There is none, or groups of parameters were added since."""
+        ring = self.recovery.ring
+        return ring.size > 0 and ring.last(self.parts.form()) is None
 
     def _release(self) -> None:
         for parameter in parameters_in(self.parts.optimizers):
@@ -128,6 +139,10 @@ class Stepper:
 
     def _given(self) -> None:
         """The forward is over; buffers may have changed in it."""
+        if all(parameter.grad is None for parameter in parameters_in(self.parts.optimizers)):
+            raise RuntimeError(
+                "expected gradients, got none in any parameter: call loss.backward() before"
+            )
         if self.runs:
             self.buffers.forget()
         self.runs = False
@@ -142,20 +157,33 @@ class Stepper:
             self._abandon(attempt)
             raise
 
-    def _abandon(self, attempt: Attempt) -> None:
+    def _abandon(self, attempt: Attempt | None) -> None:
+        """attempt: whose random numbers are put back."""
         self.attempt = None
         self._release()
         self.scaling.discard()
-        self.buffers.back()
-        attempt.rewind()
+        self.recovery.forward_undone(attempt)
 
     def finish(self, losses: Sequence[float], attempt: Attempt | None) -> StepResult:
         result = self.before(losses, attempt)
         if result.verdict != "ok":
             return result
-        self.scaling.step()
-        self._advance()
+        try:
+            self.scaling.step()
+            self._advance()
+        except BaseException:
+            self._give_up(attempt)
+            raise
         return self.after()
+
+    def _give_up(self, attempt: Attempt | None) -> None:
+        """A step that was not finished: as if it had not been, where the state before is known;
+        else it counts as one."""
+        self.pending = None
+        known = self.recovery.undone()
+        self._abandon(attempt if known else None)
+        if not known:
+            self._count()
 
     def _advance(self) -> None:
         for scheduler in self.parts.schedulers:
@@ -182,13 +210,14 @@ class Stepper:
         self.scaling.unscale()
         parameters = parameters_in(self.parts.optimizers)
         listed = Listed(parameters, lambda: self.parts.names_of(parameters))
-        return self.judge.read(losses, listed, self.scaling.may_overflow)
+        reading = self.judge.read(losses, listed, self.scaling.may_overflow)
+        return self.judge.with_statistics(reading, self.buffers.moving())
 
     def _overflowed(self, reading: Reading, attempt: Attempt | None) -> StepResult:
         """The scaler skips the step itself, and lowers its scale; unless it gives up."""
         try:
             if self.scaling.drives:
-                self.scaling.step()
+                self.scaling.skip()
         except NonFiniteGradientError:
             return self._refuse(reading._replace(code=judge.GRADIENTS), attempt)
         numbers = (reading.reason, reading.loss, reading.norm)
@@ -204,6 +233,8 @@ class Stepper:
             result = self.recovery.refuse(Case(self.steps, reading, attempt, taken))
         finally:
             self._count()
+        if result.verdict == "rolled_back":
+            self.last = self.steps
         if result.verdict == "skipped" and self.judge.policy.advance_scheduler:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
@@ -220,14 +251,15 @@ class Stepper:
         if self.pending is None:
             raise RuntimeError("expected before_step() with the verdict 'ok' before after_step()")
         reading, attempt, clipped = self.pending
-        due = [self.asks, *((self.steps + 1) % every == 0 for every in self.every)]
+        here = self.steps + 1
+        due = [self.asks, *(here // every > self.last // every for every in self.every)]
         if any(due):
             problem = self.recovery.problem()
             if self.company.worst(judge.STATE if problem else judge.OK):
                 code = judge.STATE if problem else judge.OK
                 bad = Reading(code, problem, reading.loss, reading.norm)
                 return self._refuse(bad, attempt, taken=True)
-        self._accept(reading, snapshot=due[2] or self.asks, checkpoint=due[3])
+        self._accept(reading, snapshot=due[2] or due[3] or self.asks, checkpoint=due[3])
         return StepResult(reading.loss, "ok", reading.norm, clipped)
 
     def _accept(self, reading: Reading, snapshot: bool, checkpoint: bool) -> None:
@@ -238,7 +270,7 @@ class Stepper:
         self.recovery.log.scalars(self.steps, reading.loss, reading.norm)
         self.buffers.settle()
         self._count()
-        self.recovery.at = self.steps
+        self.recovery.at = self.last = self.steps
         if snapshot:
             self.recovery.snapshot(self.steps)
         if checkpoint and self.save is not None:
@@ -263,8 +295,7 @@ class Stepper:
         except _Bad as bad:
             return self._refuse(bad.reading, attempt, taken=True)
         except BaseException:
-            self.recovery.undone()
-            self._abandon(attempt)
+            self._give_up(attempt)
             raise
         self._advance()
         self.pending = known[0]
@@ -273,7 +304,6 @@ class Stepper:
     def again(self, attempt: Attempt, taken: bool) -> None:
         """An attempt once more, with the optimizer's step if it was taken."""
         if self.asks:
-            attempt.rewind()
             self.parts.optimizers[0].step(lambda: self._plainly(attempt))
             return
         attempt.again()

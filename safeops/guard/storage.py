@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class Storage:
         if dumps is None and self.directory is not None:
             self._dumps = self.directory / "dumps"
         self._keep, self._left, self._parts, self._company = keep, most_dumps, parts, company
+        self._known: set[Path] = set()  # checkpoints of this run
         self._own = any(map(is_sharded, parts.model.parameters())) or not own_rank()
 
     # --- checkpoints -----------------------------------------------------------------------------
@@ -45,10 +47,37 @@ class Storage:
             raise ValueError("expected a directory for checkpoints: Guard(..., checkpoint_dir=...)")
         if not self._own and self._company.group is not None:
             state = state | {"model": buffers_of(self._parts.model), "optimizers": []}
+        self.check_own()
         plain = self._packed(state)
-        return checkpoint.write(
+        path = checkpoint.write(
             self.directory, step, plain, keep=self._keep, group=self._company.group
         )
+        self._known.add(path)
+        return path
+
+    def adopt(self) -> None:
+        """What is there belongs to this run."""
+        if self.directory is not None:
+            self._known.update(checkpoint.every(self.directory))
+
+    def check_own(self) -> None:
+        """Two runs in one directory would remove each other's."""
+        there = set() if self.directory is None else set(checkpoint.every(self.directory))
+        strangers = there - self._known
+        if self._company.worst(int(bool(strangers))):
+            names = ", ".join(sorted(path.name for path in strangers)) or "those of another rank"
+            raise FileExistsError(
+                f"expected a directory for this run alone, got {self.directory} with those of "
+                f"another one ({names}): call guard.resume() first, or give another directory"
+            )
+
+    def read_own(self) -> tuple[Path, int, State] | None:
+        """Of this run, if there is a good one."""
+        try:
+            found = self.read() if self._known else None
+        except (RuntimeError, ValueError):
+            return None
+        return None if found is None or found[0] not in self._known else found
 
     def _packed(self, state: State) -> State:
         """If it fails on one rank, all raise: none waits for the others."""
@@ -117,7 +146,7 @@ def versions() -> dict[str, str]:
 
 def plain_batch(batch: Any) -> Any:
     """Mappings as dicts; what is neither a tensor nor plain as text: a replay may not need it."""
-    return tree_map(_or_text, dict(batch) if hasattr(batch, "keys") else batch)
+    return tree_map(_or_text, dict(batch) if isinstance(batch, Mapping) else batch)
 
 
 def _or_text(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..diagnose import Report
@@ -17,18 +17,20 @@ _SAID = (
 
 
 class GuardReport(Report):
-    """Counts and events of a guarded run; true if nothing was bad."""
+    """Counts of a guarded run, those before a resume included, and events since; true if nothing
+    was bad."""
 
     title = "Guard"
 
-    def __init__(self, steps: int, good: int, events: Sequence[Event]):
+    def __init__(self, steps: int, good: int, counts: Mapping[str, int], events: Sequence[Event]):
         self.steps, self.good, self.events = steps, good, list(events)
+        self.counts = dict(counts)
 
     def __bool__(self) -> bool:
-        return not any(event.kind in ("skipped", "rolled_back", "stopped") for event in self.events)
+        return not any(map(self._count, ("skipped", "rolled_back", "stopped")))
 
     def _count(self, kind: str) -> int:
-        return sum(event.kind == kind for event in self.events)
+        return self.counts.get(kind, 0)
 
     def summary(self) -> str:
         parts = [f"{self._count(kind)} {word}" for kind, word in _SAID if self._count(kind)]
@@ -56,5 +58,6 @@ class GuardReport(Report):
         return {
             "steps": self.steps,
             "good": self.good,
+            "counts": self.counts,
             "events": [event.to_dict() for event in self.events],
         }

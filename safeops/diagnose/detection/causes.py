@@ -80,6 +80,7 @@ def _few(inputs: _Inputs) -> bool:
 
 
 _NOT_POSITIVE = (LOG, _at("self", lambda x: x <= 0))
+_STEEP = (SLOPE, _at("self", lambda x: 0 < x.min() < torch.finfo(x.dtype).tiny))
 _ZERO_DIVISOR = (DIVISION, _at("other", lambda y: y == 0))
 _FLAT_AT_ZERO = (SLOPE, _at("result", lambda y: y == 0))
 _BEYOND_ONE = (DOMAIN, _at("self", lambda x: abs(x) > 1))
@@ -99,9 +100,9 @@ _RULES: dict[str, tuple[_Rule, ...]] = {
         (SQRT, _at("self", lambda x: x < 0)),
         (DIVISION, _at("self", lambda x: x == 0)),
     ),
-    "log": (_NOT_POSITIVE,),
-    "log2": (_NOT_POSITIVE,),
-    "log10": (_NOT_POSITIVE,),
+    "log": (_STEEP, _NOT_POSITIVE),
+    "log2": (_STEEP, _NOT_POSITIVE),
+    "log10": (_STEEP, _NOT_POSITIVE),
     "log1p": ((LOG, _at("self", lambda x: x <= -1)),),
     "xlogy": ((LOG, _at("other", lambda y: y <= 0)),),
     "xlog1py": ((LOG, _at("other", lambda y: y <= -1)),),
