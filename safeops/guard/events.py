@@ -7,7 +7,7 @@ import math
 import os
 import time
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from .._gradients import user_level
 from .._reports import for_json
 from ..diagnose import Finding
 
+SHOWN = 5000  # good steps of which a page shows loss and norm
 QUIET = ("overflow", "checkpoint", "resumed")  # kinds that are no reason for a warning
 
 
@@ -82,6 +83,7 @@ class Log:
     def __init__(self, writer: Any):
         self.events: list[Event] = []
         self.counts: Counter[str] = Counter()
+        self.curve: deque[tuple[int, float, float]] = deque(maxlen=SHOWN)
         self._writer = writer
 
     def add(self, event: Event) -> None:
@@ -115,6 +117,7 @@ class Log:
 
     def scalars(self, step: int, loss: float, norm: float) -> None:
         """Of a healthy step."""
+        self.curve.append((step, loss, norm))
         self._show("add_scalar", "guard/loss", loss, step)
         self._show("add_scalar", "guard/norm", norm, step)
 

@@ -368,4 +368,4 @@ class Guard:
 
     def summary(self) -> GuardReport:
         """A Report of all events: print it, or write it with ``.to_html(path)``."""
-        return GuardReport(self.steps, self._stepper.good, self._log.counts, self.events)
+        return GuardReport(self.steps, self._stepper.good, self._log)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from ..diagnose import Report
-from .events import Event
+from .events import Log
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _SAID = (
     ("skipped", "skipped"),
@@ -22,9 +25,9 @@ class GuardReport(Report):
 
     title = "Guard"
 
-    def __init__(self, steps: int, good: int, counts: Mapping[str, int], events: Sequence[Event]):
-        self.steps, self.good, self.events = steps, good, list(events)
-        self.counts = dict(counts)
+    def __init__(self, steps: int, good: int, log: Log):
+        self.steps, self.good, self.events = steps, good, list(log.events)
+        self.counts, self.curve = dict(log.counts), list(log.curve)
 
     def __bool__(self) -> bool:
         return not any(map(self._count, ("skipped", "rolled_back", "stopped")))
@@ -53,6 +56,11 @@ class GuardReport(Report):
             )
             for event in self.events
         ]
+
+    def figures(self) -> list[tuple[str, Figure]]:
+        from .figure import curves
+
+        return [curves(self.curve, self.events)] if self.curve else []
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -10,6 +10,8 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from ..guard import Guard
 
+_OF_THE_TRAINER = ("scheduler", "scaler", "accumulate")
+
 
 def check_options(options: dict[str, Any]) -> None:
     """Wrong names fail where the callback is made, not when the training starts.
@@ -17,8 +19,15 @@ def check_options(options: dict[str, Any]) -> None:
     Raises:
         TypeError: Guard does not know one, or the Trainer decides it.
     """
-    given = {"scheduler": None, "scaler": None, "accumulate": 1}
-    inspect.signature(Guard).bind(None, None, **given, **options)
+    known = list(inspect.signature(Guard).parameters)[2:]
+    for name in sorted(options):
+        if name in _OF_THE_TRAINER:
+            raise TypeError(f"GuardCallback: {name} is the Trainer's, leave it out")
+        if name not in known:
+            free = ", ".join(one for one in known if one not in _OF_THE_TRAINER)
+            raise TypeError(
+                f"GuardCallback: expected options of Guard, got {name}. These are {free}"
+            )
 
 
 def make_guard(
