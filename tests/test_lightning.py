@@ -187,13 +187,13 @@ def test_roll_back(often, kinds, same):
 
 
 def test_diverged():
-    """fit fails with the story; the module is as it was after a, with hooks of its own."""
+    """fit fails with the story; the module is as it was after b, with hooks of its own."""
     model = Model()
     with pytest.raises(TrainingDiverged) as caught:
         Run("abxxxxxxx", OFTEN, model)
     kinds = [event.kind for event in caught.value.events]
     assert kinds == ["skipped", "rolled_back"] * 2 + ["skipped", "stopped"]
-    assert plain(model.state_dict()) == plain(Run("a").model.state_dict())
+    assert plain(model.state_dict()) == plain(Run("ab").model.state_dict())
     assert not HOOKS & vars(model).keys()
 
 
@@ -255,7 +255,7 @@ WRONG = {
     "expected automatic optimization": lambda: Run("a", {}, Manual()),
     "patiance": lambda: GuardCallback(patiance=3),
     "scaler": lambda: GuardCallback(scaler=None),
-    "'accumulate'": lambda: GuardCallback(accumulate=2),
+    "accumulate is the Trainer's": lambda: GuardCallback(accumulate=2),
 }
 
 

@@ -216,13 +216,13 @@ def test_roll_back(often, kinds, same, tmp_path):
 
 
 def test_diverged(tmp_path):
-    """train fails with the story; the model is as it was after a, without hooks."""
+    """train fails with the story; the model is as it was after b, without hooks."""
     run = Run("abxxxxxxx", tmp_path, OFTEN)
     with pytest.raises(TrainingDiverged) as caught:
         run.train()
     kinds = [event.kind for event in caught.value.events]
     assert kinds == ["skipped", "rolled_back"] * 2 + ["skipped", "stopped"]
-    assert plain(run.model.state_dict()) == plain(Run("a", tmp_path).train().model.state_dict())
+    assert plain(run.model.state_dict()) == plain(Run("ab", tmp_path).train().model.state_dict())
     assert not run.model._forward_hooks
 
 

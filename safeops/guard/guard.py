@@ -313,7 +313,8 @@ class Guard:
         if misfits := self._parts.misfits(state):
             raise ValueError(f"{path} does not fit: {judge.listed(misfits)}. Nothing was changed")
         self._load(state)
-        self._storage.adopt()
+        if directory is None or self._storage.is_own(directory):
+            self._storage.adopt()
         self._log.add(Event("resumed", step, path=str(path), rank=own_rank()))
         return step
 
@@ -355,7 +356,7 @@ class Guard:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._stepper.steps, self._stepper.good = state["steps"], state["good"]
-        self._stepper.last = state["steps"]
+        self._stepper.last = self._stepper.good_at = state["steps"]
         self._log.counts = Counter(state["counts"])
         self._recovery.ladder.load_state_dict(state["ladder"])
         self._stepper.judge.load_state_dict(state["judge"])

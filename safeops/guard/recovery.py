@@ -202,7 +202,7 @@ class Recovery:
         snapshot = snapshot or self._from_disk()
         if snapshot is None:
             return None
-        self.ladder.lowered += 1
+        self.ladder.lowered += not stops
         self._load(snapshot, data=self.policy.rewind)
         if self.policy.rewind:
             self.parts.set_random(snapshot.state["random"])

@@ -69,7 +69,8 @@ class Stepper:
         self.every, self.accumulate = every, accumulate
         self.check_batch, self.asks, self.save = check_batch, asks, save
         self.check_directory = check_directory
-        self.steps = self.good = self.last = 0
+        self.steps = self.good = 0
+        self.last = self.good_at = 0  # steps at the last good one or roll-back, and at the former
         self.runs = False  # the step is that of a closure
         self.attempt: Attempt | None = None  # whose parts are not all there
         self.pending: Pending | None = None
@@ -107,9 +108,10 @@ class Stepper:
         return Attempt(self.model, self.accumulate, self.scaling.scaled, self.parts.random())
 
     def ready(self) -> None:
-        """The first snapshot is there."""
-        if self._lacks_snapshot():
+        """The directory is that of this run, and the first snapshot is there."""
+        if not self.steps:
             self.check_directory()
+        if self._lacks_snapshot():
             problem = self.recovery.problem()
             bad = self.company.worst(int(bool(problem)))
             if bad and not self.steps:
@@ -251,16 +253,23 @@ class Stepper:
         if self.pending is None:
             raise RuntimeError("expected before_step() with the verdict 'ok' before after_step()")
         reading, attempt, clipped = self.pending
-        here = self.steps + 1
-        due = [self.asks, *(here // every > self.last // every for every in self.every)]
-        if any(due):
+        check, snapshot, checkpoint = self._due()
+        if check or snapshot or checkpoint:
             problem = self.recovery.problem()
             if self.company.worst(judge.STATE if problem else judge.OK):
                 code = judge.STATE if problem else judge.OK
                 bad = Reading(code, problem, reading.loss, reading.norm)
                 return self._refuse(bad, attempt, taken=True)
-        self._accept(reading, snapshot=due[2] or due[3] or self.asks, checkpoint=due[3])
+        self._accept(reading, snapshot or checkpoint, checkpoint)
         return StepResult(reading.loss, "ok", reading.norm, clipped)
+
+    def _due(self) -> tuple[bool, bool, bool]:
+        """What was due at a bad step is due now; but after a roll-back there is a snapshot."""
+        now = self.steps + 1
+        check = now // self.every.check > self.last // self.every.check
+        snapshot = now // self.every.snapshot > self.last // self.every.snapshot
+        checkpoint = now // self.every.checkpoint > self.good_at // self.every.checkpoint
+        return check or self.asks, snapshot or self.asks, checkpoint
 
     def _accept(self, reading: Reading, snapshot: bool, checkpoint: bool) -> None:
         self.pending = None
@@ -270,7 +279,7 @@ class Stepper:
         self.recovery.log.scalars(self.steps, reading.loss, reading.norm)
         self.buffers.settle()
         self._count()
-        self.recovery.at = self.last = self.steps
+        self.recovery.at = self.last = self.good_at = self.steps
         if snapshot:
             self.recovery.snapshot(self.steps)
         if checkpoint and self.save is not None:

@@ -60,6 +60,9 @@ class Storage:
         if self.directory is not None:
             self._known.update(checkpoint.every(self.directory))
 
+    def is_own(self, directory: Any) -> bool:
+        return self.directory is not None and Path(directory).resolve() == self.directory.resolve()
+
     def check_own(self) -> None:
         """Two runs in one directory would remove each other's."""
         there = set() if self.directory is None else set(checkpoint.every(self.directory))
