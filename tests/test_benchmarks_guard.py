@@ -1,4 +1,4 @@
-"""The benchmark of the Guard: all forms train alike, and none leaves a trace. No time is asserted."""
+"""The benchmark of the Guard: all forms train alike, and none leaves a trace."""
 
 import pytest
 import torch
