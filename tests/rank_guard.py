@@ -35,10 +35,10 @@ def check_ddp_healthy(rank, ranks):
     return [result.norm for result in outcome.results]
 
 
-def _one_fault(rank, setup):
+def _one_fault(rank, setup, grid=GRID):
     """One rank alone has it; all do the same, and know what that one has found."""
     verdicts = []
-    for place, kind in GRID:
+    for place, kind in grid:
         scaled = place == "backward" and bool(setup.scaler)
         fault = Fault(place, kind, rank=1, part=setup.parts - 1, replayed=not scaled)
         run, steps = training(setup, ddp), own_data(rank, setup.parts)
@@ -77,6 +77,11 @@ def check_ddp_scaled(rank, ranks):
 
 def check_ddp_accumulated(rank, ranks):
     return _one_fault(rank, Setup("sgd", parts=2))
+
+
+def check_ddp_ways_of_adamw(rank, ranks):
+    grid = [("backward", "nan"), ("optimizer", "inf"), ("weight", "nan")]
+    return [_one_fault(rank, Setup(kind), grid) for kind in ("fused", "foreach", "amsgrad")]
 
 
 # ---- sharded

@@ -8,7 +8,7 @@ import types
 import pytest
 import torch
 
-from benchmarks import check, diagnose, gpu_requirements, gpu_rows, measure, swap, timing
+from benchmarks import check, diagnose, gpu_requirements, gpu_rows, guard, measure, swap, timing
 from benchmarks.gpu import CPU, CUDA
 from benchmarks.gpu_rows import APEX, KEEP, LIGER
 from benchmarks.gradients import CLIPPED, GPT2, MANY
@@ -29,7 +29,7 @@ def by_name(op, layout):
 def test_rows():
     names = [(row.op, row.layout) for row in rows_on(CUDA)]
     assert len(set(names)) == len(names)
-    on_both = [row for row in ROWS if row not in (*swap.ROWS, *diagnose.ROWS)]
+    on_both = [row for row in ROWS if row not in (*swap.ROWS, *diagnose.ROWS, *guard.ROWS)]
     assert set(names) >= {(row.op, row.layout) for row in on_both}
     assert all(set(row.forms) >= {"safeops", "torch"} for row in rows_on(CUDA))
     assert max(by_name("log", "contiguous").sizes) * 4 >= 64 << 20

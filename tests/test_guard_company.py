@@ -2,7 +2,6 @@
 hooks that raise, buffers and weights of odd kinds, compiled models."""
 
 import copy
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -209,7 +208,7 @@ def test_outlier_that_only_running_statistics_show():
     with told(guard):
         assert guard.run(lambda: model(x).square().mean()).verdict == "skipped"
     assert_same(state_of(model, optimizer), before)
-    assert guard.events[0].reason == "running statistics: running_var (1 inf)"
+    assert guard.events[0].reason == "running statistics: 0.running_var (1 inf)"
     assert guard.events[0].finding.module == "0"
 
 
@@ -228,15 +227,3 @@ def test_compiled(backend):
     assert_same(state_of(plain, optimizer), before)
     assert guard.events[0].finding.op == "log"
     assert guard.run(lambda: model(x).mean()).verdict == "ok"
-
-
-@pytest.mark.parametrize("value", [1e-40, 0.0])
-@pytest.mark.parametrize("function", [torch.log, torch.log2, torch.log10])
-def test_steep_logarithm(function, value):
-    """The slope of the logarithm at a subnormal number overflows."""
-    x = torch.tensor([value, 1.0], requires_grad=True)
-    with safeops.diagnose.detect(nn.Identity()) as found, nullcontext():
-        function(x).sum().backward()
-    causes = {0.0: "log of a non-positive number", 1e-40: "infinite slope"}
-    assert found.first.cause == causes[value]
-    assert "safe_log" in found.first.remedy

@@ -1,10 +1,11 @@
 """Loops that call backward, and perhaps the optimizer's step, themselves."""
 
+import copy
 from contextlib import nullcontext
 
 import pytest
 
-from safeops.guard import Guard, Policy, TrainingDiverged
+from safeops.guard import Guard, GuardWarning, Policy, TrainingDiverged
 from tests.guard_runs import (
     ALWAYS,
     GRID,
@@ -144,7 +145,20 @@ def test_order():
         guard.after_step()
 
 
-# ---- hooks
+@pytest.mark.parametrize("name", ["step", "before_step"])
+def test_not_with_accumulation(name):
+    """Which is of `run`; nothing has changed."""
+    run = training(STILL)
+    guard = Guard(run.model, run.optimizer, accumulate=2, **ALWAYS)
+    run.loss(data()[0][0]).backward()
+    before = copy.deepcopy(run.state())
+    with pytest.raises(RuntimeError, match=r"expected run\(closure\) with accumulate=2"):
+        getattr(guard, name)(1.0)
+    assert_same(run.state(), before)
+    assert guard.steps == 0
+
+
+# ---- hooks, and what else is called
 
 
 @pytest.mark.parametrize("how", ["run", "step"])
@@ -163,3 +177,31 @@ def test_hooks_of_the_optimizer(how):
                 run.loss(data()[0][0]).backward()
                 guard.step()
     assert calls == [False, "before", "after", True, False, "before", "after"]
+
+
+class Writer:
+    """A TensorBoard that breaks at its nth call."""
+
+    def __init__(self, breaks):
+        self.breaks, self.calls = breaks, 0
+
+    def add_scalar(self, *_):
+        self.calls += 1
+        if self.calls == self.breaks:
+            raise ConnectionError("no room")
+
+    add_text = add_scalar
+
+
+@pytest.mark.parametrize("breaks", [1, 4, 8])
+def test_writer_that_fails(breaks):
+    """It is told once, and not asked again; the run is the same."""
+    run, steps = training(STILL), data()
+    writer = Writer(breaks)
+    guard = Guard(run.model, run.optimizer, scheduler=run.scheduler, writer=writer, **ALWAYS)
+    match = "the writer fails, and is given up: ConnectionError: no room"
+    with pytest.warns(GuardWarning, match=match) as caught:
+        results = [guard.run(lambda batch=batch: run.loss(batch)) for [batch] in steps]
+    assert len(caught) == 1
+    assert writer.calls == breaks
+    assert_as_if_never(run, Outcome(guard, results), steps, ())

@@ -47,6 +47,9 @@ LADDERS = [  # a sign for each step: its fault, its verdict; a number is the ste
     ({"skips": 0, "snapshot_every": 3}, "..x..x...x", "..0..0...9"),
     ({"skips": 0, "snapshots": 3}, "...xxxx", "...321!"),
     ({"skips": 0, "snapshots": 1}, "...xxx.x", "...333.!"),
+    ({"skips": 0, "snapshots": 3}, "...xx.xx", "...32.6!"),  # below: what it is left with
+    ({"skips": 0, "snapshots": 3, "rollbacks": 9}, "...xxxxx.x", "...32111.9"),
+    ({"skips": 1, "snapshot_every": 3}, "..x.xx.", "..s.s4."),  # due at the skipped step
     ({"snapshot_every": 2, "check_every": 2}, "...w.w.", "...2.0."),
 ]
 
@@ -134,6 +137,27 @@ def test_nothing_to_go_back_to(place):
         return
     assert "hidden.weight (1 nan" in stopped.reason
     assert stopped.replay.startswith("bad weight" if place == "weight" else GONE)
+
+
+def test_left_with_the_newest():
+    """However old the states are that the roll-backs have tried."""
+    policy = {"skips": 0, "snapshots": 3}
+    run, steps, outcome = climbed(policy, "...xxxx")
+    assert [event.to_step for event in outcome.guard.events] == [3, 2, 1, 3]
+    reference = training(STILL)
+    plain(reference, steps[:3])
+    assert_same(run.state(), reference.state())
+
+
+@pytest.mark.parametrize(("every", "to_step"), [(3, 3), (2, 4), (100, 0)])
+def test_snapshot_with_a_checkpoint(tmp_path, every, to_step):
+    """Of the state that is written, whenever snapshots are due."""
+    more = {"skips": 0, "snapshot_every": 100, "checkpoint_dir": tmp_path, "dumps": 0}
+    run, steps, outcome = climbed(more, ".....x.", checkpoint_every=every)
+    events = outcome.guard.events
+    assert [event.to_step for event in events if event.kind == "rolled_back"] == [to_step]
+    events[:] = [event for event in events if event.kind != "checkpoint"]
+    assert_follows(run, steps, outcome)
 
 
 def test_end():

@@ -120,44 +120,6 @@ def test_asking_optimizer_is_broken_off(at):
     assert_same(run.state(), before)
 
 
-class Counting(nn.Linear):
-    """A buffer that changes where the input is positive."""
-
-    def __init__(self):
-        super().__init__(4, 1)
-        self.register_buffer("positive", torch.zeros(()))
-
-    def forward(self, x):
-        if x.sum() > 0:
-            self.positive += 1
-        return super().forward(x)
-
-
-@pytest.mark.parametrize("how", ["bad", "raises"])
-@pytest.mark.parametrize("snapshots", [0, 1])
-@pytest.mark.parametrize("changes", [(5,), (2, 5)])
-@pytest.mark.parametrize("beside", [False, True])
-def test_buffer_that_changes_rarely(how, snapshots, changes, beside):
-    """Its first change in a long time is in a step that never was. beside: the model."""
-    model = Counting()
-    main = nn.Linear(1, 1) if beside else model
-    optimizer = torch.optim.SGD(main.parameters(), lr=0.01)
-    settings = {"snapshots": snapshots, "others": [model] if beside else []}
-    guard = Guard(main, optimizer, **ALWAYS | settings)
-
-    def loss(at):
-        value = model(torch.full((2, 4), 1.0 if at in changes else -1.0))
-        value = (main(value) if beside else value).square().mean()
-        if at == 5 and how == "raises":
-            raise Broken
-        return value / (at != 5)
-
-    for at in range(6):
-        with told(guard), pytest.raises(Broken) if (at, how) == (5, "raises") else nullcontext():
-            guard.run(partial(loss, at))
-    assert model.positive.item() == len(changes) - 1
-
-
 # ---- accumulation
 
 

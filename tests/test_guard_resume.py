@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from torch import nn, optim
 
 from safeops.guard import GuardWarning, Policy
@@ -129,8 +130,9 @@ def test_added_and_bad():
 
 
 SCRIPT = """
-import sys
+import sys, torch
 from tests.guard_resumed import OTHERS, SCHEDULERS, Run, shuffled
+torch.set_num_threads(int(sys.argv[2]))
 run = Run(sys.argv[1], 7, data=shuffled, scheduler=SCHEDULERS["OneCycle"], others=OTHERS.values())
 print(run.guard.resume(), run.train(4), run.bits())
 """
@@ -142,7 +144,7 @@ def test_fresh_process(tmp_path):
     run.train(3)
     run.guard.checkpoint()
     told = f"3 {run.train(4)} {run.bits()}"
-    command = [sys.executable, "-c", SCRIPT, tmp_path]
+    command = [sys.executable, "-c", SCRIPT, tmp_path, str(torch.get_num_threads())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stderr == ""
     assert done.stdout.strip() == told

@@ -157,7 +157,7 @@ class Guard:
             model=model,
             policy=policy,
             parts=self._parts,
-            buffers=Buffers([model, *settings.changed_by_forward(others)]),
+            buffers=Buffers([self._parts.model, *settings.changed_by_forward(others)]),
             scaling=Scaling(scaler, optimizers),
             company=company,
             ring=Ring(snapshots, where),

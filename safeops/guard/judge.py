@@ -96,9 +96,15 @@ class Judge:
         names = [row.name for row in report.sorted_by("largest")[:NAMED]]
         return f"the largest gradients are those of {', '.join(names)}"
 
-    def with_statistics(self, reading: Reading, statistics: Named) -> Reading:
-        """A forward that made running statistics bad; the loss need not show it."""
-        bad = unhealthy(statistics) if reading.code == OK and statistics else []
+    def with_statistics(
+        self, reading: Reading, statistics: Sequence[tuple[str, Tensor, Tensor]]
+    ) -> Reading:
+        """A forward that made running statistics bad; the loss need not show it. What was not
+        finite before, as a mask, is meant so."""
+        if reading.code != OK or not unhealthy((name, now) for name, now, _ in statistics):
+            return reading
+        changed = [(name, now) for name, now, was in statistics if not unhealthy([(name, was)])]
+        bad = unhealthy(changed)
         if not bad:
             return reading
         return reading._replace(code=STATISTICS, reason=f"running statistics: {listed(bad)}")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .._where import plain_path
 from .tensors import local, put
 
 
@@ -137,7 +138,9 @@ class Buffers:
     """
 
     def __init__(self, modules: list[nn.Module]):
-        every = {id(one): one for module in modules for one in module.modules()}.values()
+        named = {one: name for module in modules for name, one in module.named_modules()}
+        every = list(named)
+        self._paths = {id(one._buffers): plain_path(name) for one, name in named.items()}
         self._tables: list[Any] = [one._buffers for one in every]
         self._tables += [one._parameters for one in every if getattr(one, "max_norm", None)]
         self._with_extra = [one for one in every if type(one).get_extra_state is not _NO_STATE]
@@ -170,14 +173,21 @@ class Buffers:
             for name, buffer in table.items()
         ]
 
-    def moving(self) -> list[tuple[str, Tensor]]:
-        """Running statistics, and those that are known to change."""
+    def moving(self) -> list[tuple[str, Tensor, Tensor]]:
+        """Running statistics, and those that change or were exchanged: now, and before."""
         return [
-            (one.name, one.buffer)
+            (self._path(one), now, self._copies.get(id(one.buffer), one.buffer))
             for one in self._entries
-            if id(one.table) in self._running or id(one.buffer) in self._moved
-            if one.buffer is not None
+            if one.buffer is not None and (now := one.table.get(one.name)) is not None
+            if now is not one.buffer or self._moves(one)
         ]
+
+    def _path(self, entry: _Entry) -> str:
+        path = self._paths.get(id(entry.table), "")
+        return f"{path}.{entry.name}" if path else entry.name
+
+    def _moves(self, entry: _Entry) -> bool:
+        return id(entry.table) in self._running or id(entry.buffer) in self._moved
 
     def forget(self) -> None:
         """What was before is not known."""
@@ -186,15 +196,16 @@ class Buffers:
     def settle(self) -> None:
         """After a good step."""
         for entry in self._entries:
+            if _version(entry.buffer) != entry.version:
+                self._moved.add(id(entry.buffer))
             copy = self._copies.get(id(entry.buffer))
             if copy is not None and self._is_still(entry, copy):
                 self._still[id(entry.buffer)] = entry.version
                 del self._copies[id(entry.buffer)]
 
     def _is_still(self, entry: _Entry, copy: Tensor) -> bool:
-        moves = id(entry.table) in self._running or id(entry.buffer) in self._moved
         if (
-            moves
+            self._moves(entry)
             or copy.nbytes <= SMALL
             or entry.version < 0
             or _version(entry.buffer) != entry.version
