@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 
 
@@ -24,6 +25,14 @@ def check_others(others: Any) -> None:
     if not isinstance(others, Iterable):
         kind = type(others).__name__
         raise TypeError(f"expected others to be a list, got {kind}: pass others=[...] with it")
+
+
+def check_other(other: Any) -> None:
+    """One of the others, whose state is taken."""
+    known = isinstance(other, (nn.Module, torch.Generator))
+    if not known and not (hasattr(other, "state_dict") and hasattr(other, "load_state_dict")):
+        kind = type(other).__name__
+        raise TypeError(f"expected others with state_dict() and load_state_dict(), got {kind}")
 
 
 def check_callable(name: str, value: Any) -> None:

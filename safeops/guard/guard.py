@@ -262,6 +262,10 @@ class Guard:
         problem = self._recovery.problem()
         if self._recovery.company.worst(judge.STATE if problem else judge.OK):
             raise ValueError(f"expected a finite state to write: {problem or 'on another rank'}")
+        return self._write()
+
+    def _write(self) -> Path:
+        """Of a state that has been looked at."""
         path = self._storage.write(self.steps, self._whole())
         self._log.add(Event("checkpoint", self.steps, path=str(path), rank=own_rank()))
         return path
@@ -270,9 +274,9 @@ class Guard:
         return {**self._recovery.state(), "guard": self.state_dict()}
 
     def _save(self) -> None:
-        """The run goes on without it."""
+        """After the look at the state that is due with it; the run goes on without it."""
         try:
-            self.checkpoint()
+            self._write()
         except (OSError, TypeError, RuntimeError) as error:
             self._log.add(Event("checkpoint_failed", self.steps, f"{error}", rank=own_rank()))
 

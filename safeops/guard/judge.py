@@ -18,9 +18,8 @@ from ..gradients import check_finite
 from .policy import Policy, Spikes
 from .tensors import local, named_leaves
 
-OK, OVERFLOW, SPIKE, HUGE, STATISTICS, GRADIENTS, LOSS, BATCH, STATE = range(
-    9
-)  # the worst is the largest
+# The worst is the largest.
+OK, OVERFLOW, SPIKE, HUGE, STATISTICS, GRADIENTS, LOSS, BATCH, STATE = range(9)
 NAMED = 3  # tensors that a reason names
 Named = Sequence[tuple[str, Tensor]]
 

@@ -13,12 +13,11 @@ from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from torch.optim.swa_utils import AveragedModel
 
-from .._arguments import check_callable, check_others, check_whole
+from .._arguments import check_callable, check_other, check_others, check_whole
 from .._ranks import own_rank
 from .judge import listed
 from .optimizers import parameters_in
 from .policy import Policy
-from .state import check_other
 
 
 def as_list(value: Any) -> list[Any]:

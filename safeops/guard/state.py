@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .._random import random_state, set_random_state
 from .._where import plain_path
@@ -30,19 +29,6 @@ def unwrapped(model: nn.Module) -> nn.Module:
         if inner is model:
             return model
         model = inner
-
-
-def own(state: State) -> State:
-    """With what this rank holds of each tensor; a tensor that comes twice stays one."""
-    leaves, form = tree_flatten(state)
-    known: dict[int, Tensor] = {}
-    return tree_unflatten(
-        [
-            known.setdefault(id(leaf), local(leaf)) if isinstance(leaf, Tensor) else leaf
-            for leaf in leaves
-        ],
-        form,
-    )
 
 
 class Parts:
@@ -180,15 +166,19 @@ def _class(part: Any) -> str:
 
 
 def _module_differences(what: str, module: nn.Module, saved: dict[str, Any]) -> Iterator[str]:
-    here = _steady(module, own(_tensors_of(module)))
+    here = _steady(module, _tensors_of(module))
     return _differences(what, here, _steady(module, saved))
+
+
+def _local(value: Any) -> Any:
+    return local(value) if isinstance(value, Tensor) else value
 
 
 def _differences(what: str, here: dict[str, Any], there: dict[str, Any]) -> Iterator[str]:
     for name in sorted(here.keys() ^ there.keys()):
         yield f"{what}: {name} is only {'here' if name in here else 'there'}"
     for name in sorted(here.keys() & there.keys()):
-        kinds = [kind_of(one) for one in (there[name], here[name])]
+        kinds = [kind_of(one) for one in (there[name], _local(here[name]))]
         if kinds[0] != kinds[1]:
             yield f"{what}: {name} is {kinds[0]} there, {kinds[1]} here"
 
@@ -263,16 +253,6 @@ def _joined(path: str, name: str) -> str:
 
 
 # --- others --------------------------------------------------------------------------------------
-
-
-def check_other(value: Any) -> None:
-    kinds = (nn.Module, torch.Generator)
-    if not isinstance(value, kinds) and not (
-        hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
-    ):
-        raise TypeError(
-            f"expected others with state_dict() and load_state_dict(), got {type(value).__name__}"
-        )
 
 
 def _of_other(value: Any) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from ..._arguments import check_other
 from ..._random import random_numbers
 
 Back = Callable[[], Any]  # gives the value back as it was: the same object where it can be changed
@@ -60,9 +61,7 @@ def _other(value: Any, known: Known) -> Back:
     if isinstance(value, torch.Generator):
         state = value.get_state()
         return lambda: value.set_state(state)
-    if not (hasattr(value, "state_dict") and hasattr(value, "load_state_dict")):
-        kind = type(value).__name__
-        raise TypeError(f"expected others with state_dict() and load_state_dict(), got {kind}")
+    check_other(value)
     saved = copy.deepcopy(value.state_dict())
     return lambda: value.load_state_dict(copy.deepcopy(saved))
 
